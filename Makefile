@@ -1,0 +1,28 @@
+# `make run`: the demonstration. `make test`: the tests. Both set everything up in .venv on first use.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: run test setup clean
+run: $(VENV)/installed
+	$(BIN)/phantora record-and-simulate --nproc-per-node 8 --cluster dgx-h100 --out runs/demo examples/train_gpt.py
+
+test: $(VENV)/installed-test
+	$(BIN)/python -m pytest -q
+
+setup: $(VENV)/installed
+
+# torch first and exactly: an open range would fetch the newest CUDA build, several gigabytes.
+$(VENV)/installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+	$(BIN)/python -m pip install -q "torch==2.13.0" numpy
+	$(BIN)/python -m pip install -q -e .
+	touch $@
+
+$(VENV)/installed-test: $(VENV)/installed
+	$(BIN)/python -m pip install -q -e ".[test]" "transformers==5.24.0" "accelerate==1.15.0"
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs build *.egg-info

@@ -1,0 +1,155 @@
+"""The command line: `phantora record-and-simulate`, `clusters`, `doctor`. Nothing here but options, words and exit codes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from phantora import __version__
+from phantora.errors import UserError
+
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+class _Commands(click.Group):
+    """Turns the user's mistakes into one line and exit code 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            click.echo(f"phantora: {error}", err=True)
+            ctx.exit(2)
+
+
+@click.group(cls=_Commands, context_settings=_CONTEXT)
+@click.version_option(__version__, prog_name="phantora")
+def main() -> None:
+    """How long will this PyTorch script take on that cluster, where does the time go, will it fit?"""
+
+
+@main.command("record-and-simulate", context_settings={**_CONTEXT, "ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--nproc-per-node", "--nproc_per_node", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Ranks (GPUs) on each node.")
+@click.option("--nnodes", type=click.IntRange(min=1), default=1, show_default=True, metavar="M", help="Nodes.")
+@click.option("-m", "--module", "is_module", is_flag=True, help="SCRIPT is a module, as for python -m.")
+@click.option("--cluster", default="dgx-h100", show_default=True, metavar="NAME|FILE.toml", help="The cluster that is not there.")
+@click.option("--out", type=click.Path(file_okay=False), metavar="DIR", help="Results.  [default: runs/<script>-<time>]")
+@click.option("--log-dir", "--log_dir", type=click.Path(file_okay=False), metavar="DIR", help="Output of all ranks.  [default: DIR/logs]")
+@click.option("--ranks-on-terminal", "--tee", default="0", show_default=True, metavar="RANKS", help="Ranks whose output is shown: 0,1,.. | all | none.")
+@click.option("--host-time", type=click.Choice(["modelled", "measured"]), default="modelled", show_default=True, help="modelled: launch costs of the cluster file, deterministic. measured: this machine's CPU time.")
+@click.option("--no-perfetto", is_flag=True, help="Write no trace.pftrace.")
+@click.option("--no-chakra", is_flag=True, help="Write no Chakra traces.")
+@click.option("--perfetto-ranks", metavar="0,1,..", help="Ranks in trace.pftrace.  [default: all, at most the first 16]")
+@click.argument("script")
+@click.argument("script_args", nargs=-1, type=click.UNPROCESSED)
+def record_and_simulate(**arguments: Any) -> None:
+    """Run SCRIPT [ARGS...], unmodified, as N x M ranks of a cluster, and tell how long it takes there."""
+    from phantora.launch.run_command import run_job
+
+    options = _job_options(arguments)
+    sys.exit(run_job(options))
+
+
+def _job_options(arguments: dict[str, Any]) -> Any:
+    """Checked options; UserError for whatever cannot be."""
+    from phantora.cluster import check_world, load_cluster
+    from phantora.launch.options import JobOptions
+
+    script = arguments["script"]
+    _check_script(script, arguments["is_module"])
+    cluster = load_cluster(arguments["cluster"])
+    check_world(cluster, arguments["nnodes"], arguments["nproc_per_node"])
+    name = script.rpartition(".")[2] if arguments["is_module"] else Path(script).stem
+    out = arguments["out"] or f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    world_size = arguments["nnodes"] * arguments["nproc_per_node"]
+    shown = arguments["ranks_on_terminal"]
+    if shown not in ("all", "none"):
+        _rank_list("--ranks-on-terminal", shown, world_size)
+    perfetto_ranks = arguments["perfetto_ranks"]
+    return JobOptions(
+        script=script,
+        script_args=arguments["script_args"],
+        is_module=arguments["is_module"],
+        nnodes=arguments["nnodes"],
+        nproc_per_node=arguments["nproc_per_node"],
+        cluster=arguments["cluster"],
+        out=str(Path(out).absolute()),
+        log_dir=str(Path(arguments["log_dir"] or Path(out) / "logs").absolute()),
+        ranks_on_terminal=shown,
+        host_time=arguments["host_time"],
+        chakra=not arguments["no_chakra"],
+        perfetto=not arguments["no_perfetto"],
+        perfetto_ranks=None if perfetto_ranks is None else _rank_list("--perfetto-ranks", perfetto_ranks, world_size),
+        command=("phantora", *sys.argv[1:]),
+    )
+
+
+def _check_script(script: str, is_module: bool) -> None:
+    if is_module:
+        import importlib.util
+
+        sys.path.insert(0, "")
+        if importlib.util.find_spec(script.partition(".")[0]) is None:
+            raise UserError(f"module not found: {script} (searched sys.path of {sys.executable})")
+    elif not Path(script).is_file():
+        from phantora.errors import nearest
+
+        folder = Path(script).parent
+        names = [str(path) for path in folder.glob("*.py")] if folder.is_dir() else []
+        raise UserError(f"script not found: {script}{nearest(script, names) if names else ''}")
+
+
+def _rank_list(option: str, text: str, world_size: int) -> tuple[int, ...]:
+    try:
+        ranks = tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise UserError(f"{option} {text}: not a comma-separated list of ranks") from None
+    wrong = [rank for rank in ranks if not 0 <= rank < world_size]
+    if wrong:
+        raise UserError(f"{option} {text}: rank {wrong[0]} is not among the ranks 0 to {world_size - 1}")
+    return ranks
+
+
+@main.group(invoke_without_command=True)
+@click.pass_context
+def clusters(ctx: click.Context) -> None:
+    """List the cluster presets."""
+    if ctx.invoked_subcommand is None:
+        from phantora.cluster.describe import cluster_table
+
+        click.echo(cluster_table())
+
+
+@clusters.command()
+@click.argument("name")
+def show(name: str) -> None:
+    """All figures of one cluster (a preset or a TOML file), with its topology."""
+    from phantora.cluster import load_cluster
+    from phantora.cluster.describe import describe_cluster
+
+    click.echo(describe_cluster(load_cluster(name)))
+
+
+@main.command()
+def doctor() -> None:
+    """Check Python, torch, compiler and the simulated device; print what is wrong and the command that mends it."""
+    from phantora.launch.doctor import examine
+
+    findings = examine()
+    for finding in findings:
+        click.echo(finding.line())
+    sys.exit(0 if all(finding.good for finding in findings) else 1)
+
+
+def terminal_write(text: str, stream: TextIO) -> None:
+    """Text of a rank, as it is."""
+    stream.write(text)
+    stream.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""What is simulated: GPUs, hosts, links. Described in TOML (presets/ or the user's own file), read into frozen dataclasses."""
+
+from phantora.cluster.loader import list_clusters, load_cluster
+from phantora.cluster.placement import Placement, check_world
+from phantora.cluster.spec import Cluster, FabricSpec, GpuSpec, HostSpec, IntraNodeSpec, NicSpec
+
+__all__ = [
+    "Cluster",
+    "FabricSpec",
+    "GpuSpec",
+    "HostSpec",
+    "IntraNodeSpec",
+    "NicSpec",
+    "Placement",
+    "check_world",
+    "list_clusters",
+    "load_cluster",
+]

@@ -1,0 +1,246 @@
+"""The description of a cluster: frozen dataclasses that the loader fills from TOML.
+
+Units are in the names: _bytes, _bytes_per_s (1 GB/s = 1e9), _hz, _ns (integer nanoseconds), flops in FLOP/s. Rates of
+links are per direction. A wrong value raises ValueError whose message begins with the field's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+PEAK_DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "int8")
+LAUNCH_CLASSES = (
+    "kernel", "gemm", "attention", "reduction", "copy", "foreach", "optimizer", "collective", "event", "sync", "alloc",
+)  # fmt: skip
+
+
+def _require(condition: bool, name: str, message: str) -> None:
+    """ValueError '<name> <message>' unless `condition`."""
+    if not condition:
+        raise ValueError(f"{name} {message}")
+
+
+def _require_positive(owner: object, *names: str) -> None:
+    for name in names:
+        value = getattr(owner, name)
+        _require(value > 0, name, f"must be greater than 0, not {value}")
+
+
+def _require_not_negative(owner: object, *names: str) -> None:
+    for name in names:
+        value = getattr(owner, name)
+        _require(value >= 0, name, f"must not be negative, not {value}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSpec:
+    """One GPU as the driver and torch.cuda.get_device_properties report it, and the roofs of its performance."""
+
+    name: str
+    """What torch.cuda.get_device_name() says, such as 'NVIDIA H200'."""
+    compute_capability: tuple[int, int]
+    """(major, minor), such as (9, 0)."""
+    num_sms: int
+    """Streaming multiprocessors (multi_processor_count)."""
+    memory_bytes: int
+    """Total memory as the driver reports it (nvidia-smi MiB x 2^20), less than the sticker says."""
+    memory_bytes_per_s: float
+    """Peak device-memory bandwidth of the data sheet."""
+    l2_bytes: int
+    """L2 cache."""
+    peak_flops: Mapping[str, float]
+    """dtype -> dense FLOP/s of the data sheet (no sparsity), for float64, float32, tf32, float16, bfloat16, float8, int8;
+    0 where the hardware has no such path."""
+    clock_hz: float
+    """Maximum SM clock."""
+    context_bytes: int
+    """Memory that the CUDA context and loaded libraries take, outside PyTorch's allocator."""
+    memory_clock_hz: float
+    """Memory clock as the driver reports it."""
+    memory_bus_bits: int
+    """Width of the memory bus."""
+    shared_memory_per_sm_bytes: int
+    """Shared memory of one SM (CUDA programming guide, table of compute capabilities)."""
+    shared_memory_per_block_bytes: int = 49152
+    """Static limit of one block."""
+    shared_memory_per_block_optin_bytes: int = 0
+    """Limit of one block after opting in; 0: shared_memory_per_sm_bytes less the 1 KiB that the system reserves."""
+    registers_per_sm: int = 65536
+    """32-bit registers of one SM."""
+    max_threads_per_sm: int = 2048
+    """Resident threads of one SM."""
+    max_threads_per_block: int = 1024
+    """Threads of one block."""
+    max_blocks_per_sm: int = 32
+    """Resident blocks of one SM."""
+    warp_size: int = 32
+    """Threads of a warp."""
+    power_w: float = 0.0
+    """Board power limit in watts; 0: not known."""
+
+    def __post_init__(self) -> None:
+        _require(bool(self.name), "name", "must not be empty")
+        _require(
+            len(self.compute_capability) == 2 and self.compute_capability[0] >= 5,
+            "compute_capability", f"must be [major, minor] of 5.0 or later, not {list(self.compute_capability)}",
+        )  # fmt: skip
+        _require_positive(
+            self, "num_sms", "memory_bytes", "memory_bytes_per_s", "l2_bytes", "clock_hz", "memory_clock_hz",
+            "memory_bus_bits", "shared_memory_per_sm_bytes", "shared_memory_per_block_bytes", "registers_per_sm",
+            "max_threads_per_sm", "max_threads_per_block", "max_blocks_per_sm", "warp_size",
+        )  # fmt: skip
+        _require_not_negative(self, "context_bytes", "shared_memory_per_block_optin_bytes", "power_w")
+        _require(self.context_bytes < self.memory_bytes, "context_bytes", "must be less than memory_bytes")
+        self._check_peaks()
+        if not self.shared_memory_per_block_optin_bytes:
+            object.__setattr__(self, "shared_memory_per_block_optin_bytes", self.shared_memory_per_sm_bytes - 1024)
+
+    def _check_peaks(self) -> None:
+        for dtype in PEAK_DTYPES:
+            _require(dtype in self.peak_flops, "peak_flops", f"lacks {dtype} (0 where the hardware has no such path)")
+        for dtype, flops in self.peak_flops.items():
+            _require(dtype in PEAK_DTYPES, "peak_flops", f"has unknown dtype {dtype} (known: {', '.join(PEAK_DTYPES)})")
+            _require(flops >= 0, "peak_flops", f"of {dtype} must not be negative, not {flops}")
+        object.__setattr__(self, "peak_flops", MappingProxyType(dict(self.peak_flops)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSpec:
+    """The host side of one node: what an intercepted call costs the launching thread, and copies over PCIe."""
+
+    pcie_h2d_bytes_per_s: float
+    """Pinned host memory to one GPU, as reached in practice."""
+    pcie_d2h_bytes_per_s: float
+    """One GPU to pinned host memory, as reached in practice."""
+    pageable_bytes_per_s: float
+    """Copies from or to pageable memory (through the driver's staging buffer)."""
+    launch_ns: Mapping[str, tuple[int, int]]
+    """Class of call -> (host ns when called from Python, host ns when called by the autograd engine). Every class of
+    LAUNCH_CLASSES is present."""
+    cpu_speed: float = 1.0
+    """Host of the cluster relative to the machine that records: measured host time is divided by it."""
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "pcie_h2d_bytes_per_s", "pcie_d2h_bytes_per_s", "pageable_bytes_per_s", "cpu_speed")
+        for name in LAUNCH_CLASSES:
+            _require(name in self.launch_ns, "launch_ns", f"lacks the class {name}")
+        for name, costs in self.launch_ns.items():
+            _require(name in LAUNCH_CLASSES, "launch_ns", f"has unknown class {name} (known: {', '.join(LAUNCH_CLASSES)})")
+            _require(len(costs) == 2 and min(costs) >= 0, "launch_ns", f"of {name} must be [forward_ns, backward_ns] >= 0")
+        object.__setattr__(self, "launch_ns", MappingProxyType({k: tuple(v) for k, v in self.launch_ns.items()}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntraNodeSpec:
+    """How the GPUs of one node (or of one NVLink domain of several nodes) reach each other."""
+
+    kind: Literal["nvswitch", "mesh", "pcie", "none"]
+    """nvswitch: every GPU on a non-blocking switch; mesh: direct NVLinks between all pairs (bridges); pcie: peer
+    traffic over each GPU's PCIe lanes, which its NIC traffic shares; none: one GPU per node."""
+    bytes_per_s: float = 0.0
+    """Rate of one GPU per direction, all its links together, from the data sheet (H100: 450e9)."""
+    efficiency: float = 1.0
+    """Share of bytes_per_s that large transfers reach (packet headers, flow control)."""
+    latency_ns: int = 0
+    """Time of a small message from GPU to GPU without any software (the software's share is in network/constants.py)."""
+    nvls: bool = False
+    """The switch can reduce and multicast (NVLink SHARP), and NCCL uses it."""
+    num_domain_nodes: int = 1
+    """Nodes joined in one NVLink domain (18 in a GB200 NVL72 rack)."""
+
+    def __post_init__(self) -> None:
+        _require(self.kind in ("nvswitch", "mesh", "pcie", "none"), "kind", f"must be nvswitch, mesh, pcie or none, not {self.kind}")
+        if self.kind != "none":
+            _require_positive(self, "bytes_per_s")
+        _require(0 < self.efficiency <= 1, "efficiency", f"must be in (0, 1], not {self.efficiency}")
+        _require_not_negative(self, "latency_ns")
+        _require_positive(self, "num_domain_nodes")
+        _require(self.kind == "nvswitch" or not self.nvls, "nvls", "needs kind = \"nvswitch\"")
+        _require(self.kind == "nvswitch" or self.num_domain_nodes == 1, "num_domain_nodes", "needs kind = \"nvswitch\"")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NicSpec:
+    """The network cards of one node that carry GPU traffic (not the management port)."""
+
+    count: int = 0
+    """Cards per node; 0: the node has no network. Fewer than GPUs: neighbours share; more: each GPU has several."""
+    bytes_per_s: float = 0.0
+    """Rate of one card per direction (400 Gb/s: 50e9)."""
+    efficiency: float = 1.0
+    """Share of bytes_per_s that large messages reach (headers of the transport)."""
+    latency_ns: int = 0
+    """Time that the transport adds to each message, one way, beyond NCCL's own constants (0 for InfiniBand with GPUDirect)."""
+
+    def __post_init__(self) -> None:
+        _require_not_negative(self, "count", "latency_ns")
+        if self.count:
+            _require_positive(self, "bytes_per_s")
+        _require(0 < self.efficiency <= 1, "efficiency", f"must be in (0, 1], not {self.efficiency}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricSpec:
+    """The network between nodes: leaves and spines, ECMP between them."""
+
+    kind: Literal["rail-optimised", "fat-tree", "none"]
+    """rail-optimised: card i of every node on the leaf of rail i; fat-tree: all cards of a node on one leaf; none: one
+    node, or several on one ideal switch."""
+    hosts_per_leaf: int = 1
+    """Nodes below one leaf (one group of rail leaves)."""
+    num_spines: int = 1
+    """Spine switches; every leaf has one (bundled) link to each."""
+    oversubscription: float = 1.0
+    """Rate of a leaf's ports to nodes over the rate of its ports to spines."""
+    latency_ns: int = 0
+    """Time of one hop (cable and switch)."""
+
+    def __post_init__(self) -> None:
+        known = ("rail-optimised", "fat-tree", "none")
+        _require(self.kind in known, "kind", f"must be {', '.join(known[:2])} or none, not {self.kind}")
+        _require_positive(self, "hosts_per_leaf", "num_spines")
+        _require(self.oversubscription >= 1, "oversubscription", f"must be at least 1, not {self.oversubscription}")
+        _require_not_negative(self, "latency_ns")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Equal nodes of equal GPUs and what joins them."""
+
+    name: str
+    """Name of the preset or the file's stem."""
+    num_nodes: int
+    """Nodes that exist: a run may use fewer."""
+    gpus_per_node: int
+    """GPUs of one node."""
+    gpu: GpuSpec
+    """The GPU."""
+    host: HostSpec
+    """The host."""
+    intra_node: IntraNodeSpec
+    """Links between GPUs of a node or NVLink domain."""
+    nic: NicSpec = field(default_factory=NicSpec)
+    """Network cards."""
+    fabric: FabricSpec = field(default_factory=lambda: FabricSpec(kind="none"))
+    """Network between nodes."""
+    notes: str = ""
+    """Where the figures come from, in a sentence."""
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "num_nodes", "gpus_per_node")
+        domain, cards, gpus = self.intra_node.num_domain_nodes, self.nic.count, self.gpus_per_node
+        _require(self.intra_node.kind != "none" or gpus == 1, "gpus_per_node", "must be 1 when intra_node.kind is \"none\"")
+        _require(self.num_nodes % domain == 0, "num_nodes", f"must be a multiple of intra_node.num_domain_nodes ({domain})")
+        needs_nic = self.num_nodes > domain
+        _require(not needs_nic or cards > 0, "nic.count", f"must be greater than 0: {self.num_nodes} nodes need a network")
+        if cards:
+            low, high = sorted((cards, gpus))
+            _require(high % low == 0, "nic.count", f"({cards}) and gpus_per_node ({gpus}) must divide one another")
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of the whole cluster."""
+        return self.num_nodes * self.gpus_per_node

@@ -1,0 +1,233 @@
+"""The directed links of a cluster and the route of every pair of GPUs over them.
+
+Links come in blocks, so that an index is arithmetic and routes of millions of pairs can be computed with NumPy:
+
+    out[g], in[g]          GPU g into / out of its NVSwitch domain, or its PCIe lanes (kinds nvswitch, pcie)
+    pair[d, i, j]          GPU i to GPU j of domain d (kind mesh)
+    to_nic[g], from_nic[g] GPU g to its card and back (not for kind pcie: the lanes above carry that traffic too)
+    nic_out[c], nic_in[c]  card c into / out of the fabric; several cards of one GPU are one link of their sum
+    up[l, s], down[s, l]   leaf l to spine s and back
+
+Between nodes a message leaves by the source's card and arrives by the destination's. On a rail-optimised fabric a message to
+another rail first crosses NVLink to the local GPU of that rail, whose card sends it (NCCL's PXN), so that it stays below one
+leaf. The spine is chosen by a fixed hash of the two cards (ECMP).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phantora.cluster.spec import Cluster
+
+Indices = NDArray[np.int64]
+MAX_HOPS = 8  # out, in, to_nic, nic_out, up, down, nic_in, from_nic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One directed link: its name, its achievable rate and the time that a bit takes along it."""
+
+    name: str
+    bytes_per_s: float
+    latency_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Block:
+    """A run of links of one sort: index = start + offset."""
+
+    start: int
+    size: int
+    bytes_per_s: float
+    latency_ns: int
+
+
+class Topology:
+    """Links and routes of the first `num_nodes` nodes of a cluster (all of them by default)."""
+
+    def __init__(self, cluster: Cluster, num_nodes: int | None = None) -> None:
+        self.cluster = cluster
+        domain_nodes = cluster.intra_node.num_domain_nodes
+        wanted = cluster.num_nodes if num_nodes is None else num_nodes
+        self.num_nodes = -(-wanted // domain_nodes) * domain_nodes  # whole domains
+        self.num_gpus = self.num_nodes * cluster.gpus_per_node
+        self.gpus_per_domain = cluster.gpus_per_node * domain_nodes
+        self.nics_per_node = min(cluster.nic.count, cluster.gpus_per_node)
+        self._blocks: dict[str, _Block] = {}
+        self._num_links = 0
+        self._add_intra_node()
+        if self.nics_per_node:
+            self._add_nics()
+        if self.has_spines:
+            self._add_spines()
+        self.bytes_per_s = self._per_link("bytes_per_s", np.float64)
+        self.latency_ns = self._per_link("latency_ns", np.int64)
+
+    @property
+    def num_links(self) -> int:
+        """Number of directed links."""
+        return self._num_links
+
+    @property
+    def has_spines(self) -> bool:
+        """Whether messages between leaves cross a spine layer (more than one group of leaves)."""
+        return self.cluster.fabric.kind != "none" and self.num_nodes > self.cluster.fabric.hosts_per_leaf
+
+    @property
+    def uses_pxn(self) -> bool:
+        """Whether NCCL forwards messages to another rail over NVLink."""
+        return self.cluster.fabric.kind == "rail-optimised" and self.cluster.intra_node.kind in ("nvswitch", "mesh")
+
+    def domain(self, gpu: int) -> int:
+        """The NVLink domain (usually the node) of a GPU."""
+        return gpu // self.gpus_per_domain
+
+    def rail(self, gpu: int) -> int:
+        """The card, among those of its node, that a GPU uses."""
+        cluster = self.cluster
+        return gpu % cluster.gpus_per_node * self.nics_per_node // cluster.gpus_per_node
+
+    def link(self, index: int) -> Link:
+        """Name and figures of one link, for reports."""
+        for name, block in self._blocks.items():
+            if block.start <= index < block.start + block.size:
+                label = self._label(name, index - block.start)
+                return Link(name=label, bytes_per_s=block.bytes_per_s, latency_ns=block.latency_ns)
+        raise IndexError(index)
+
+    def route_matrix(self, sources: Indices, destinations: Indices) -> Indices:
+        """Links from sources[i] to destinations[i] (GPU indices) in row i: shape [pairs, MAX_HOPS], -1 where unused.
+
+        A GPU to itself uses no links.
+        """
+        matrix = np.full((len(sources), MAX_HOPS), -1, dtype=np.int64)
+        near = (sources // self.gpus_per_domain) == (destinations // self.gpus_per_domain)
+        inside = np.flatnonzero(near & (sources != destinations))
+        self._fill_inside(matrix, inside, sources[inside], destinations[inside])
+        between = np.flatnonzero(~near)
+        if len(between):
+            assert self.nics_per_node, f"{self.cluster.name} has no network between nodes"
+            self._fill_between(matrix, between, sources[between], destinations[between])
+        return matrix
+
+    def _fill_inside(self, matrix: Indices, rows: Indices, sources: Indices, destinations: Indices) -> None:
+        if self.cluster.intra_node.kind == "mesh":
+            size = self.gpus_per_domain
+            pair = (sources // size * size + sources % size) * size + destinations % size
+            matrix[rows, 0] = self._blocks["pair"].start + pair
+        elif self.cluster.intra_node.kind != "none":
+            matrix[rows, 0] = self._blocks["out"].start + sources
+            matrix[rows, 1] = self._blocks["in"].start + destinations
+
+    def _fill_between(self, matrix: Indices, rows: Indices, sources: Indices, destinations: Indices) -> None:
+        per_node, nics = self.cluster.gpus_per_node, self.nics_per_node
+        senders = sources
+        if self.uses_pxn:
+            rails = destinations % per_node * nics // per_node
+            same_rail = sources % per_node * nics // per_node == rails
+            senders = np.where(same_rail, sources, sources // per_node * per_node + rails * (per_node // nics))
+            moved = senders != sources
+            self._fill_inside(matrix, rows[moved], sources[moved], senders[moved])
+        lanes = self.cluster.intra_node.kind == "pcie"
+        card_out = senders // per_node * nics + senders % per_node * nics // per_node
+        card_in = destinations // per_node * nics + destinations % per_node * nics // per_node
+        matrix[rows, 2] = self._blocks["out" if lanes else "to_nic"].start + senders
+        matrix[rows, 3] = self._blocks["nic_out"].start + card_out
+        matrix[rows, 6] = self._blocks["nic_in"].start + card_in
+        matrix[rows, 7] = self._blocks["in" if lanes else "from_nic"].start + destinations
+        if self.has_spines:
+            self._fill_spine(matrix, rows, card_out, card_in)
+
+    def _fill_spine(self, matrix: Indices, rows: Indices, card_out: Indices, card_in: Indices) -> None:
+        leaf_out, leaf_in = self._leaf(card_out), self._leaf(card_in)
+        crossing = leaf_out != leaf_in
+        leaf_out, leaf_in, rows = leaf_out[crossing], leaf_in[crossing], rows[crossing]
+        num_spines = self.cluster.fabric.num_spines
+        spine = _ecmp(card_out[crossing], card_in[crossing], num_spines)
+        matrix[rows, 4] = self._blocks["up"].start + leaf_out * num_spines + spine
+        matrix[rows, 5] = self._blocks["down"].start + leaf_in * num_spines + spine
+
+    def _leaf(self, cards: Indices) -> Indices:
+        group = cards // self.nics_per_node // self.cluster.fabric.hosts_per_leaf
+        if self.cluster.fabric.kind == "rail-optimised":
+            return group * self.nics_per_node + cards % self.nics_per_node
+        return group
+
+    def _add_block(self, name: str, size: int, bytes_per_s: float, latency_ns: int) -> None:
+        block = _Block(start=self._num_links, size=size, bytes_per_s=bytes_per_s, latency_ns=latency_ns)
+        self._blocks[name] = block
+        self._num_links += size
+
+    def _add_intra_node(self) -> None:
+        intra, size = self.cluster.intra_node, self.gpus_per_domain
+        rate = intra.bytes_per_s * intra.efficiency
+        if intra.kind == "mesh":
+            num_pairs = self.num_nodes // intra.num_domain_nodes * size * size
+            self._add_block("pair", num_pairs, rate / max(1, size - 1), intra.latency_ns)
+        elif intra.kind != "none":
+            self._add_block("out", self.num_gpus, rate, intra.latency_ns - intra.latency_ns // 2)
+            self._add_block("in", self.num_gpus, rate, intra.latency_ns // 2)
+
+    def _add_nics(self) -> None:
+        cluster, fabric = self.cluster, self.cluster.fabric
+        if cluster.intra_node.kind != "pcie":
+            self._add_block("to_nic", self.num_gpus, max(cluster.host.pcie_d2h_bytes_per_s, self.nic_bytes_per_s), 0)
+            self._add_block("from_nic", self.num_gpus, max(cluster.host.pcie_h2d_bytes_per_s, self.nic_bytes_per_s), 0)
+        num_cards = self.num_nodes * self.nics_per_node
+        self._add_block("nic_out", num_cards, self.nic_bytes_per_s, cluster.nic.latency_ns + fabric.latency_ns)
+        self._add_block("nic_in", num_cards, self.nic_bytes_per_s, fabric.latency_ns)
+
+    @property
+    def nic_bytes_per_s(self) -> float:
+        """Achievable rate of one nic_out or nic_in link (all cards of one GPU together)."""
+        nic = self.cluster.nic
+        return nic.bytes_per_s * nic.efficiency * nic.count / self.nics_per_node if self.nics_per_node else 0.0
+
+    def _add_spines(self) -> None:
+        fabric = self.cluster.fabric
+        num_leaves = -(-self.num_nodes // fabric.hosts_per_leaf)
+        cards_per_leaf = fabric.hosts_per_leaf * self.nics_per_node
+        if fabric.kind == "rail-optimised":
+            num_leaves, cards_per_leaf = num_leaves * self.nics_per_node, fabric.hosts_per_leaf
+        rate = cards_per_leaf * self.nic_bytes_per_s / fabric.oversubscription / fabric.num_spines
+        self._add_block("up", num_leaves * fabric.num_spines, rate, fabric.latency_ns)
+        self._add_block("down", num_leaves * fabric.num_spines, rate, fabric.latency_ns)
+
+    def _per_link(self, attribute: str, dtype: type) -> NDArray:
+        blocks = self._blocks.values()
+        if not blocks:
+            return np.zeros(0, dtype)
+        return np.concatenate([np.full(block.size, getattr(block, attribute), dtype) for block in blocks])
+
+    def _label(self, block: str, offset: int) -> str:
+        size, spines = self.gpus_per_domain, self.cluster.fabric.num_spines
+        if block == "pair":
+            return f"{self._gpu_name(offset // size)}->{self._gpu_name(offset // size // size * size + offset % size)}"
+        if block in ("up", "down"):
+            leaf, spine = f"leaf{offset // spines}", f"spine{offset % spines}"
+            return f"{leaf}->{spine}" if block == "up" else f"{spine}->{leaf}"
+        if block in ("nic_out", "nic_in"):
+            card = f"node{offset // self.nics_per_node}.nic{offset % self.nics_per_node}"
+            return f"{card}->fabric" if block == "nic_out" else f"fabric->{card}"
+        switch = "pcie" if self.cluster.intra_node.kind == "pcie" else "nvswitch"
+        far = {"out": switch, "in": switch, "to_nic": "nic", "from_nic": "nic"}[block]
+        name = self._gpu_name(offset)
+        return f"{name}->{far}" if block in ("out", "to_nic") else f"{far}->{name}"
+
+    def _gpu_name(self, gpu: int) -> str:
+        node, local = divmod(gpu, self.cluster.gpus_per_node)
+        return f"node{node}.gpu{local}"
+
+
+def _ecmp(sources: Indices, destinations: Indices, num_choices: int) -> Indices:
+    """A choice in [0, num_choices) from two indices by fixed 64-bit arithmetic (the finaliser of MurmurHash3)."""
+    mixed = sources.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + destinations.astype(np.uint64)
+    mixed ^= mixed >> np.uint64(33)
+    mixed *= np.uint64(0xFF51AFD7ED558CCD)
+    mixed ^= mixed >> np.uint64(33)
+    mixed *= np.uint64(0xC4CEB9FE1A85EC53)
+    mixed ^= mixed >> np.uint64(33)
+    return (mixed % np.uint64(num_choices)).astype(np.int64)

@@ -1,0 +1,158 @@
+"""Scaled dot-product attention: the fused forward and backward kernels of flash, memory-efficient and cuDNN attention.
+
+Work: 4 b h sq sk d FLOPs forward and 2.5 times that backward (five products instead of two; Dao, FlashAttention-2,
+2023), half under a causal mask. Blocks of 128 queries run in waves over the SMs. Dropout and an additive mask cost
+instructions per score, which the tensor cores do not hide.
+"""
+
+from __future__ import annotations
+
+from phantora.compute.call import OpCall, TensorSpec
+from phantora.compute.roof import Roof
+from phantora.compute.work import Work, base_name, ceil_div, first_tensor, flag, nbytes, read, written
+
+FAMILY = "attention"
+
+# Per doubling of (batch x heads, queries, keys, head size).
+WEIGHTS = (0.5, 1.0, 1.0, 1.0)
+
+_BACKENDS = {
+    "_scaled_dot_product_flash_attention": "flash",
+    "_scaled_dot_product_flash_attention_for_cpu": "flash",
+    "_scaled_dot_product_efficient_attention": "efficient",
+    "_scaled_dot_product_cudnn_attention": "cudnn",
+    "_scaled_dot_product_fused_attention_overrideable": "flash",
+    "_flash_attention_forward": "flash",
+    "_flash_attention_forward_quantized": "flash",
+    "_efficient_attention_forward": "efficient",
+    "_cudnn_attention_forward": "cudnn",
+    "_scaled_dot_product_attention_math": "efficient",
+    "_transformer_encoder_layer_fwd": "efficient",
+    "_native_multi_head_attention": "efficient",
+}
+NAMES = tuple(_BACKENDS) + tuple(
+    (name[:-8] if name.endswith("_forward") else name) + "_backward" for name in _BACKENDS if "quantized" not in name
+)
+
+# Share of the 16-bit peak reached on long sequences (head size 128): measured 357, 175 and 690 of 989 TF forward,
+# 305, 138 and 600 backward.
+_SHARE = {"flash": (0.36, 0.31), "efficient": (0.175, 0.14), "cudnn": (0.70, 0.60)}
+
+# Scores per second of the random mask (forward, backward): GPT-2 124M, dropout 0.1, batch 8 x 1024 tokens, spends 57 us
+# more per forward and 29 us more per backward call than without dropout, on 50 million scores under the causal mask.
+_DROPOUT_SCORES_PER_S = (0.9e12, 1.7e12)
+# The same for an additive mask read per score (a compiled GPT-2 passes one: 53 and 99 us on 100 million scores).
+_MASK_SCORES_PER_S = (1.9e12, 1.0e12)
+
+_FIXED_NS = {"forward": 6000.0, "backward": 16000.0}
+# Times that queries, keys and their like cross memory: q, k, v, o; backward also their gradients, with dq in float32.
+_PASSES = {"forward": 2, "backward": 9}
+_NUM_KERNELS = {("flash", "backward"): 3, ("efficient", "backward"): 2, ("cudnn", "backward"): 3}
+
+
+def describe(call: OpCall) -> tuple[Work, ...]:
+    name = base_name(call.name)
+    backward = name.endswith("_backward")
+    backend = _backend(name)
+    query, key = first_tensor(call, "query"), first_tensor(call, "key")
+    value = first_tensor(call, "value") or key
+    if query is None or key is None or value is None or len(query.shape) < 3:
+        return ()
+    batch, heads, queries, keys, head_size = _sizes(call, name, query, key)
+    causal = bool(call.arg("is_causal", False)) or int(call.arg("custom_mask_type", 0) or 0) > 0  # type: ignore[arg-type]
+    share = _causal_share(queries, keys) if causal else 1.0
+    scores = batch * heads * queries * keys
+    flops = int(2 * scores * (head_size + value.shape[-1]) * share * (2.5 if backward else 1))
+    direction = "backward" if backward else "forward"
+    mask = "causal" if causal else "full"
+    curves = tuple(f"sdpa/{direction}/{backend}/{m}" for m in (mask,))
+    kernels = _NUM_KERNELS.get((backend, direction), 1)
+    traffic = sum(map(nbytes, read(call))) + sum(map(nbytes, written(call)))
+    core = Work(family=FAMILY, curves=curves, at=(max(batch * heads, 1), queries, keys, head_size), flops=flops,
+                bytes=traffic, num_kernels=kernels, scale=_dtype_scale(query.dtype))
+    return (core, *_score_extras(call, direction, int(scores * share)))
+
+
+def _backend(name: str) -> str:
+    for stem, backend in _BACKENDS.items():
+        if name.startswith(stem.removesuffix("_forward")):
+            return backend
+    return "efficient"
+
+
+def _sizes(call: OpCall, name: str, query: TensorSpec, key: TensorSpec) -> tuple[int, int, int, int, int]:
+    """(batch, heads, queries, keys, head size); a packed batch counts as sequences of its greatest length."""
+    q, k = query.shape, key.shape
+    if len(q) == 3:  # packed: tokens, heads, head size
+        max_q = _length(call, ("max_q", "max_seqlen_q", "max_seqlen_batch_q"), q[0])
+        max_k = _length(call, ("max_k", "max_seqlen_k", "max_seqlen_batch_k"), k[0])
+        return max(q[0] // max_q, 1), q[1], max_q, max_k, q[2]
+    if name.startswith(("_flash_attention", "_efficient_attention")):  # batch, tokens, heads, head size
+        if q[0] == 1 and isinstance(call.arg("cu_seqlens_q"), TensorSpec):
+            max_q = _length(call, ("max_seqlen_q", "max_q"), q[1])
+            return max(q[1] // max_q, 1), q[2], max_q, _length(call, ("max_seqlen_k", "max_k"), max_q), q[3]
+        return q[0], q[2], q[1], k[1], q[3]
+    return q[0], q[1], q[2], k[2], q[3]
+
+
+def _length(call: OpCall, names: tuple[str, ...], default: int) -> int:
+    for name in names:
+        value = call.arg(name)
+        if isinstance(value, int) and value > 0:
+            return value
+    return max(default, 1)
+
+
+def _causal_share(queries: int, keys: int) -> float:
+    """Share of the scores under the diagonal: half, more when there are more keys than queries."""
+    return 0.5 if queries >= keys else 1.0 - queries / (2.0 * keys)
+
+
+def _dtype_scale(dtype: str) -> float:
+    """float32 runs on TF32 or SIMT units in the memory-efficient kernel: about a quarter of the 16-bit rate."""
+    return 4.0 if dtype == "float32" else 1.0
+
+
+def _score_extras(call: OpCall, direction: str, scores: int) -> tuple[Work, ...]:
+    """Instructions per score for dropout and for an additive mask; part of the same kernel."""
+    found = []
+    if flag(call, "dropout", False) or float(call.arg("dropout_p", 0.0) or 0.0) > 0.0:  # type: ignore[arg-type]
+        found.append("dropout")
+    if isinstance(call.arg("attn_bias"), TensorSpec) or isinstance(call.arg("attn_mask"), TensorSpec):
+        found.append("mask")
+    return tuple(
+        Work(family=FAMILY, curves=(f"sdpa_scores/{what}/{direction}",), at=(max(scores, 1),), num_kernels=0)
+        for what in found
+    )
+
+
+def model_ns(curve: str, at: tuple[int, ...], roof: Roof) -> float:
+    """Time of attention `at` = (batch x heads, queries, keys, head size) on 'sdpa/direction/backend/mask'."""
+    _, direction, backend, mask = curve.split("/")
+    heads, queries, keys, head_size = at
+    backward = direction == "backward"
+    share = _SHARE[backend][backward] * min(1.0, (head_size / 128) ** 0.5)
+    blocks = heads * ceil_div(queries, 128)
+    waves = ceil_div(blocks, roof.num_sms) * roof.num_sms / blocks if blocks < 4 * roof.num_sms else 1.0
+    scores = heads * ceil_div(queries, 128) * 128.0 * ceil_div(keys, 128) * 128.0
+    if mask == "causal":
+        scores = min(scores, scores * _causal_share(queries, keys) + _causal_excess(heads, queries, keys, roof))
+    flops = 4.0 * scores * head_size * (2.5 if backward else 1.0)
+    passes = _PASSES[direction]
+    moved = roof.stream_ns(2.0 * heads * head_size * (queries + keys) * passes)
+    compute = flops / (roof.flops_per_ns("bfloat16") * share) * (0.5 + 0.5 * waves)
+    return _FIXED_NS[direction] + compute + moved
+
+
+def _causal_excess(heads: int, queries: int, keys: int, roof: Roof) -> float:
+    """Scores' worth of time that the mask does not save: blocks on the diagonal, and SMs idle beside the longest rows."""
+    return 1.2 * heads * queries * 128.0 + 0.8 * roof.num_sms * 128.0 * keys
+
+
+def scores_ns(curve: str, at: tuple[int, ...], roof: Roof) -> float:
+    """Time of the instructions that dropout or a mask adds, at = (scores,)."""
+    _, what, direction = curve.split("/")
+    rates = _DROPOUT_SCORES_PER_S if what == "dropout" else _MASK_SCORES_PER_S
+    return roof.items_ns(at[0], rates[direction == "backward"])
+
+

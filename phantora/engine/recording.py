@@ -1,0 +1,95 @@
+"""From the engine's state to a `trace.model.Run`, in an order that does not depend on when messages arrived."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from phantora.cluster.spec import Cluster
+from phantora.engine.collectives import Collective
+from phantora.engine.simulation import Simulation
+from phantora.trace.model import CollectiveInfo, GroupInfo, Run
+
+if TYPE_CHECKING:
+    from phantora.launch.options import JobOptions
+
+
+def recorded_run(simulation: Simulation, cluster: Cluster, options: JobOptions, error: str | None) -> Run:
+    """Everything recorded so far (also of a run that did not end well)."""
+    run = Run(
+        command=list(options.command),
+        cluster=cluster,
+        world_size=options.world_size,
+        nproc_per_node=options.nproc_per_node,
+        complete=error is None,
+        error=error,
+    )
+    _number_signatures(simulation, run)
+    _number_collectives(simulation, run)
+    for rank in simulation.ranks:
+        trace = rank.timeline.trace
+        trace.host_end_ns = trace.host_end_ns or rank.timeline.clock_ns
+        run.ranks.append(trace)
+        for where, count in rank.stand_ins.items():
+            run.stand_ins[where] = run.stand_ins.get(where, 0) + count
+    remarks = {remark for rank in simulation.ranks for remark in rank.remarks}
+    run.notes = sorted(remarks)
+    run.stand_ins = dict(sorted(run.stand_ins.items()))
+    run.virtual_ns = max((max(trace.host_end_ns, max(trace.end_ns, default=0)) for trace in run.ranks), default=0)
+    return run
+
+
+def _number_signatures(simulation: Simulation, run: Run) -> None:
+    """Signatures by content: which rank defined one first must not show."""
+    order = sorted(range(len(simulation.signatures)), key=lambda i: _signature_key(simulation.signatures[i]))
+    run.signatures = [simulation.signatures[i] for i in order]
+    new = {old: position for position, old in enumerate(order)}
+    for rank in simulation.ranks:
+        column = rank.timeline.trace.signature
+        for row, signature in enumerate(column):
+            if signature >= 0:
+                column[row] = new[signature]
+
+
+def _signature_key(s: object) -> tuple[object, ...]:
+    return (s.name, str(s.inputs), str(s.outputs), s.duration_ns, s.num_kernels, s.source, s.flops, s.bytes, s.family)  # type: ignore[attr-defined]
+
+
+def _number_collectives(simulation: Simulation, run: Run) -> None:
+    """Collectives by start, then by what they are; groups by name and members."""
+    begun = [c for c in simulation.matcher.open.values() if c.members]
+    collectives: list[Collective] = sorted(simulation.finished + begun, key=lambda c: (c.start_ns < 0, c.start_ns, c.key))
+    groups = sorted({(c.key[1], c.key[0]) for c in collectives})
+    run.groups = [GroupInfo(name, ranks) for name, ranks in groups]
+    group_number = {group: i for i, group in enumerate(groups)}
+    numbers: dict[int, list[int]] = {}
+    for number, collective in enumerate(collectives):
+        first = collective.members[min(collective.members)]
+        run.collectives.append(
+            CollectiveInfo(
+                kind=collective.kind,
+                group=group_number[collective.key[1], collective.key[0]],
+                ranks=collective.ranks,
+                bytes=max(member.part["bytes"] for member in collective.members.values()),
+                dtype=first.part["dtype"],
+                root=first.part.get("root") or 0,
+                start_ns=collective.start_ns,
+                end_ns=collective.end_ns,
+                algorithm=str(collective.algorithm),
+                stack=first.stack,
+            )
+        )
+        for member in collective.members.values():
+            if member.kernel is not None:
+                numbers.setdefault(id(member.kernel), []).append(number)
+                _name_stream(simulation, member.rank, member.kernel, collective.group)
+    for collective in collectives:
+        for member in collective.members.values():
+            if member.kernel is not None:
+                trace = simulation.ranks[member.rank].timeline.trace
+                slot = -1 - trace.signature[member.kernel.row]
+                trace.work_collectives[slot] = tuple(numbers[id(member.kernel)])
+
+
+def _name_stream(simulation: Simulation, rank: int, kernel: object, group: str) -> None:
+    stream = kernel.stream  # type: ignore[attr-defined]
+    simulation.ranks[rank].timeline.trace.comm_streams.setdefault(stream.number, group)

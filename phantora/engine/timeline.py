@@ -1,0 +1,247 @@
+"""Device work of one rank in virtual time: streams, events, and what waits for what.
+
+A stream runs its items in issue order; an item begins at max(host time of its launch, end of the stream's previous item,
+events waited for). Nothing here needs a global order: kernels of one rank do not influence another's, so an item is evaluated
+as soon as its inputs are known. Only a collective couples ranks: its stream stops until `Collectives` says when it ended.
+
+Rows of the trace are numbered in host issue order, when a record arrives, not when it is evaluated: so they are the same in
+every run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from phantora.engine.protocol import RECORD, Kind
+from phantora.trace.model import RankTrace
+
+_OP, _RECORD, _WAIT, _COLLECTIVE, _MARKER = range(5)
+
+Waiter = Callable[[int], None]
+
+
+class Event:
+    """One recording of an event: when everything before it on its stream was done (None: not known yet)."""
+
+    __slots__ = ("time_ns", "row", "waiters")
+
+    def __init__(self) -> None:
+        self.time_ns: int | None = None
+        self.row = -1  # the work it stands behind
+        self.waiters: list[Waiter] = []
+
+    def resolve(self, time_ns: int, row: int) -> None:
+        self.time_ns, self.row = time_ns, row
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            waiter(time_ns)
+
+    def when_known(self, waiter: Waiter) -> None:
+        """Call `waiter(time_ns)` once the time is known (now, if it is)."""
+        if self.time_ns is not None:
+            waiter(self.time_ns)
+        else:
+            self.waiters.append(waiter)
+
+
+class Stream:
+    """One CUDA stream. `queue` holds items that cannot be evaluated yet; it is empty while the stream's end is known."""
+
+    __slots__ = ("device", "number", "end_ns", "last_row", "waits", "queue", "stopped_by")
+
+    def __init__(self, device: int, number: int) -> None:
+        self.device, self.number = device, number
+        self.end_ns = 0
+        self.last_row = -1
+        self.waits: list[int] = []  # rows that the next item waited for through events
+        self.queue: deque[tuple[Any, ...]] = deque()
+        self.stopped_by: Any = None  # the Event or the collective kernel it waits for
+
+
+class CollectiveKernel:
+    """One launch of communication by one rank: one or more collectives that begin together and end when all have ended."""
+
+    __slots__ = ("rank", "stream", "row", "parts", "unfinished", "ready_ns", "end_ns")
+
+    def __init__(self, rank: int, stream: Stream, row: int, parts: list[Any]) -> None:
+        self.rank, self.stream, self.row, self.parts = rank, stream, row, parts
+        self.unfinished = len(parts)
+        self.ready_ns = self.end_ns = -1
+
+
+class RankTimeline:
+    """Evaluates the records of one rank into its RankTrace.
+
+    arrive(kernel, ready_ns): called when a collective kernel gets to the head of its stream; the caller later calls
+    finish_collective(kernel, end_ns) once, when all its parts have ended.
+    """
+
+    def __init__(self, rank: int, arrive: Callable[[CollectiveKernel, int], None]) -> None:
+        self.rank = rank
+        self.trace = RankTrace(rank)
+        self.clock_ns = 0  # the latest host time of the rank's main clock that is known
+        self.events: dict[int, Event] = {}
+        self.streams: dict[tuple[int, int], Stream] = {}
+        self.durations: list[int] = []  # by the rank's own signature number
+        self.signatures: list[int] = []  # the rank's own signature number -> number in the run
+        self.collective_calls: dict[int, list[Any]] = {}  # announced collectives that have no record yet
+        self.strings: dict[int, str] = {}
+        self._arrive = arrive
+
+    def stream(self, device: int, number: int) -> Stream:
+        key = (device, number)
+        found = self.streams.get(key)
+        if found is None:
+            found = self.streams[key] = Stream(device, number)
+        return found
+
+    def event(self, number: int) -> Event | None:
+        return self.events.get(number)
+
+    # -------------------------------------------------------------- records
+
+    def process(self, data: bytes) -> None:
+        """Take in a batch of records (protocol.RECORD), in host issue order."""
+        if len(data) % RECORD.size:
+            raise ValueError(f"rank {self.rank}: a batch of records of {len(data)} bytes is not whole")
+        streams, trace = self.streams, self.trace
+        devices, numbers, issue = trace.device, trace.stream, trace.issue_ns
+        signature, starts, ends = trace.signature, trace.start_ns, trace.end_ns
+        clock_ns = self.clock_ns
+        for kind, device, thread, host_ns, a, b, c in RECORD.iter_unpack(data):
+            if thread == 0 and host_ns > clock_ns:
+                clock_ns = host_ns
+            if kind == Kind.OP:
+                stream = streams.get((device, b)) or self.stream(device, b)
+                row = len(starts)
+                devices.append(device)
+                numbers.append(b)
+                issue.append(host_ns)
+                signature.append(self.signatures[a])
+                if stream.queue or stream.stopped_by is not None:
+                    starts.append(-1)
+                    ends.append(-1)
+                    stream.queue.append((_OP, host_ns, row, self.durations[a]))
+                    continue
+                begin_ns = host_ns if host_ns > stream.end_ns else stream.end_ns
+                end_ns = begin_ns + self.durations[a]
+                starts.append(begin_ns)
+                ends.append(end_ns)
+                stream.end_ns, stream.last_row = end_ns, row
+                if stream.waits:
+                    self._depend(stream, row)
+            elif kind == Kind.ALLOC or kind == Kind.FREE:
+                trace.memory_device.append(device)
+                trace.memory_ns.append(host_ns)
+                trace.allocated_bytes.append(b)
+                trace.reserved_bytes.append(c)
+            else:
+                self._other(kind, device, host_ns, a, b, c)
+        self.clock_ns = clock_ns
+
+    def _other(self, kind: int, device: int, host_ns: int, a: int, b: int, c: int) -> None:
+        if kind == Kind.EVENT_RECORD:
+            event = self.events[a] = Event()
+            self._issue(self.stream(device, b), (_RECORD, host_ns, event))
+        elif kind == Kind.EVENT_WAIT:
+            event = self.events.get(a)
+            if event is not None:
+                self._issue(self.stream(device, b), (_WAIT, host_ns, event))
+        elif kind == Kind.EVENT_DESTROY:
+            self.events.pop(a, None)
+        elif kind == Kind.COLLECTIVE:
+            self._collective(self.stream(device, b), host_ns, a)
+        elif kind == Kind.HOST_WAIT:
+            trace = self.trace
+            trace.wait_begin_ns.append(a)
+            trace.wait_end_ns.append(host_ns)
+            trace.wait_reason.append(("stream", "event", "device")[b])
+        elif kind == Kind.MARK:
+            self.trace.mark_ns.append(host_ns)
+            self.trace.mark_name.append(self.strings.get(a, ""))
+            self.trace.mark_depth.append(b)
+        elif kind != Kind.RECORD_STREAM:
+            raise ValueError(f"rank {self.rank}: record of unknown kind {kind}")
+
+    def _collective(self, stream: Stream, host_ns: int, call: int) -> None:
+        trace = self.trace
+        parts = self.collective_calls.pop(call)
+        row = len(trace.start_ns)
+        trace.device.append(stream.device)
+        trace.stream.append(stream.number)
+        trace.issue_ns.append(host_ns)
+        trace.signature.append(-1 - len(trace.work_collectives))
+        trace.work_collectives.append(())  # numbered when the run is finished
+        trace.start_ns.append(-1)
+        trace.end_ns.append(-1)
+        kernel = CollectiveKernel(self.rank, stream, row, parts)
+        for part in parts:
+            part.joined(kernel)
+        self._issue(stream, (_COLLECTIVE, host_ns, kernel))
+
+    # -------------------------------------------------------------- evaluation
+
+    def _issue(self, stream: Stream, item: tuple[Any, ...]) -> None:
+        if stream.queue or stream.stopped_by is not None:
+            stream.queue.append(item)
+        else:
+            self._evaluate(stream, item)
+
+    def _evaluate(self, stream: Stream, item: tuple[Any, ...]) -> None:
+        """Run one item at the head of a stream; may leave the stream stopped."""
+        kind, host_ns, what = item[:3]
+        ready_ns = max(host_ns, stream.end_ns)
+        if kind == _OP:
+            stream.end_ns, stream.last_row = ready_ns + item[3], what
+            self.trace.start_ns[what], self.trace.end_ns[what] = ready_ns, stream.end_ns
+            self._depend(stream, what)
+        elif kind == _RECORD:
+            what.resolve(ready_ns, stream.last_row)
+        elif kind == _WAIT:
+            if what.time_ns is not None:
+                self._pass(stream, what)
+            else:
+                stream.stopped_by = what
+                what.when_known(lambda _: self._resume_after(stream, what))
+        elif kind == _COLLECTIVE:
+            stream.stopped_by = what
+            what.ready_ns = ready_ns
+            self._depend(stream, what.row)
+            self._arrive(what, ready_ns)
+        else:
+            what(stream.end_ns)
+
+    def _pass(self, stream: Stream, event: Event) -> None:
+        assert event.time_ns is not None
+        if event.row >= 0 and event.row != stream.last_row:
+            stream.waits.append(event.row)
+        stream.end_ns = max(stream.end_ns, event.time_ns)
+
+    def _resume_after(self, stream: Stream, event: Event) -> None:
+        self._pass(stream, event)
+        self._resume(stream)
+
+    def finish_collective(self, kernel: CollectiveKernel, end_ns: int) -> None:
+        """All parts of `kernel` have ended; its stream goes on."""
+        trace, stream = self.trace, kernel.stream
+        kernel.end_ns = end_ns
+        trace.start_ns[kernel.row], trace.end_ns[kernel.row] = kernel.ready_ns, end_ns
+        stream.end_ns, stream.last_row = end_ns, kernel.row
+        self._resume(stream)
+
+    def _resume(self, stream: Stream) -> None:
+        stream.stopped_by = None
+        while stream.queue and stream.stopped_by is None:
+            self._evaluate(stream, stream.queue.popleft())
+
+    def _depend(self, stream: Stream, row: int) -> None:
+        for earlier in dict.fromkeys(stream.waits):
+            self.trace.dependent.append(row)
+            self.trace.dependency.append(earlier)
+        stream.waits.clear()
+
+    def when_done(self, stream: Stream, waiter: Waiter) -> None:
+        """Call `waiter(end_ns)` when everything now issued on `stream` is done (at once, if that is known)."""
+        self._issue(stream, (_MARKER, 0, waiter))

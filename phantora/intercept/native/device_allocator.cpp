@@ -1,0 +1,395 @@
+#include "device_allocator.h"
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include <c10/util/Exception.h>
+
+#include "../../memory/native/caching_allocator.h"
+#include "current.h"
+#include "device.h"
+#include "python_support.h"
+
+namespace phantora::native {
+namespace {
+
+using memory::CachingAllocator;
+
+// One mutex for the allocators of all devices. It is never held while Python runs: a thread with the GIL may be waiting
+// for it to free a tensor.
+std::mutex& allocator_mutex = *new std::mutex;
+using Lock = std::lock_guard<std::mutex>;
+
+// What an allocator asks of the streams, answered by the local timeline. Waits that only the engine can answer are put
+// off until the mutex is free again: the allocator goes on as if they were over, because what it does next does not
+// depend on how long they took.
+class LocalStreamClock final : public memory::StreamClock {
+ public:
+  explicit LocalStreamClock(int device) : device_(device) {}
+  int64_t record(int64_t stream) override { return device::record_event_only(device_, stream); }
+  bool done(int64_t event) override {
+    if (!device::is_known_done(event)) return false;
+    device::destroy_event_only(device_, event);
+    return true;
+  }
+  void synchronize(int64_t event) override { put_off.push_back(event); }
+
+  std::vector<int64_t> put_off;
+
+ private:
+  const int device_;
+};
+
+struct Device {
+  Device(int index, memory::DeviceMemory capacity)
+      : clock(index), allocator(index, memory::config_from_environment(), capacity, &clock, hooks()) {}
+
+  memory::Hooks hooks() {
+    memory::Hooks hooks;
+    hooks.device_call = [this](const memory::DeviceCall& call) {
+      const bool takes = call.kind == memory::DeviceCall::kMalloc || call.kind == memory::DeviceCall::kMap;
+      (takes ? num_mallocs : num_frees) += 1;
+    };
+    return hooks;
+  }
+
+  LocalStreamClock clock;
+  CachingAllocator allocator;
+  int num_mallocs = 0, num_frees = 0; // driver calls not yet paid for
+};
+
+auto& devices = *new std::vector<std::unique_ptr<Device>>;
+memory::DeviceMemory capacity;
+std::optional<size_t> limit;
+
+Device& device_at(c10::DeviceIndex index) {
+  TORCH_CHECK(index >= 0 && index < num_devices(), "CUDA error: invalid device ordinal");
+  if (devices.size() <= size_t(index)) devices.resize(size_t(index) + 1);
+  auto& device = devices[size_t(index)];
+  if (!device) {
+    device = std::make_unique<Device>(index, capacity);
+    if (limit) device->allocator.set_memory_limit(limit);
+  }
+  return *device;
+}
+
+// The host's part of what an allocator did: waits for events, then driver calls. Taken with the mutex, paid without it.
+struct HostWork {
+  int device;
+  std::vector<int64_t> events;
+  int num_mallocs, num_frees;
+
+  explicit HostWork(int index, Device& device)
+      : device(index), events(std::exchange(device.clock.put_off, {})),
+        num_mallocs(std::exchange(device.num_mallocs, 0)), num_frees(std::exchange(device.num_frees, 0)) {}
+
+  void pay() const {
+    for (const int64_t event : events) {
+      device::synchronize_event(device, event);
+      device::destroy_event(device, event);
+    }
+    for (int i = 0; i < num_frees; ++i) device::charge(Kind::kDeviceFree);
+    for (int i = 0; i < num_mallocs; ++i) device::charge(Kind::kDeviceMalloc);
+  }
+};
+
+struct Totals {
+  int64_t allocated_bytes, reserved_bytes;
+  explicit Totals(const CachingAllocator& allocator)
+      : allocated_bytes(allocator.stats().allocated_bytes.all.current),
+        reserved_bytes(allocator.stats().reserved_bytes.all.current) {}
+};
+
+void free_block(void* context) {
+  const std::unique_ptr<Block> block(static_cast<Block*>(context));
+  {
+    Lock lock(allocator_mutex);
+    CachingAllocator& allocator = device_at(block->device).allocator;
+    allocator.free(block->address);
+    const Totals totals(allocator);
+    device::emit_only(Kind::kFree, block->device, int64_t(block->address), totals.allocated_bytes,
+                      totals.reserved_bytes);
+  }
+  device::flush_if_full();
+}
+
+void free_nothing(void*) {}
+
+void record_stream(const c10::DataPtr& data, c10::Stream stream) {
+  const Block* block = block_of(data);
+  if (!block) return;
+  {
+    Lock lock(allocator_mutex);
+    device_at(block->device).allocator.record_stream(block->address, stream.id());
+    device::emit_only(Kind::kRecordStream, block->device, int64_t(block->address), stream.id(), 0);
+  }
+  device::flush_if_full();
+}
+
+void copy_stat(const memory::Stat& from, c10::CachingAllocator::Stat& to) {
+  to.current = from.current;
+  to.peak = from.peak;
+  to.allocated = from.allocated;
+  to.freed = from.freed;
+}
+
+void copy_stat(const memory::PoolStat& from, c10::CachingAllocator::StatArray& to) {
+  using c10::CachingAllocator::StatType;
+  copy_stat(from.all, to[size_t(StatType::AGGREGATE)]);
+  copy_stat(from.small_pool, to[size_t(StatType::SMALL_POOL)]);
+  copy_stat(from.large_pool, to[size_t(StatType::LARGE_POOL)]);
+}
+
+c10::CachingDeviceAllocator::DeviceStats as_torch_stats(const memory::DeviceStats& stats) {
+  c10::CachingDeviceAllocator::DeviceStats result;
+  copy_stat(stats.allocation, result.allocation);
+  copy_stat(stats.segment, result.segment);
+  copy_stat(stats.active, result.active);
+  copy_stat(stats.inactive_split, result.inactive_split);
+  copy_stat(stats.allocated_bytes, result.allocated_bytes);
+  copy_stat(stats.reserved_bytes, result.reserved_bytes);
+  copy_stat(stats.active_bytes, result.active_bytes);
+  copy_stat(stats.inactive_split_bytes, result.inactive_split_bytes);
+  copy_stat(stats.requested_bytes, result.requested_bytes);
+  copy_stat(stats.oversize_allocations, result.oversize_allocations);
+  copy_stat(stats.oversize_segments, result.oversize_segments);
+  result.num_alloc_retries = stats.num_alloc_retries;
+  result.num_ooms = stats.num_ooms;
+  result.num_sync_all_streams = stats.num_sync_all_streams;
+  result.num_device_alloc = stats.num_device_alloc;
+  result.num_device_free = stats.num_device_free;
+  result.max_split_size = stats.max_split_size;
+  return result;
+}
+
+class SimulatedAllocator final : public c10::DeviceAllocator {
+ public:
+  c10::DataPtr allocate(size_t num_bytes) override { return native::allocate(num_bytes, current_device()); }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; } // the context is not the address
+  void copy_data(void*, const void*, size_t) const override {}
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t = {0, 0}) override { memory_control::empty_cache(); }
+  void recordStream(const c10::DataPtr& data, c10::Stream stream) override { record_stream(data, stream); }
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
+    Lock lock(allocator_mutex);
+    return as_torch_stats(device_at(device).allocator.stats());
+  }
+  void resetAccumulatedStats(c10::DeviceIndex device) override { memory_control::reset_accumulated(device); }
+  void resetPeakStats(c10::DeviceIndex device) override { memory_control::reset_peak(device); }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    const auto [free_bytes, total_bytes] = memory_control::memory_info(device);
+    return {size_t(free_bytes), size_t(total_bytes)};
+  }
+};
+
+SimulatedAllocator& the_allocator = *new SimulatedAllocator;
+
+} // namespace
+
+Block* block_of(const c10::DataPtr& data) {
+  return data.get_deleter() == &free_block ? static_cast<Block*>(data.get_context()) : nullptr;
+}
+
+Block* block_of(const at::TensorBase& tensor) {
+  return tensor.has_storage() ? block_of(tensor.storage().data_ptr()) : nullptr;
+}
+
+c10::DeviceAllocator& device_allocator() { return the_allocator; }
+
+c10::DataPtr allocate(size_t num_bytes, c10::DeviceIndex index) {
+  const c10::Device where(c10::DeviceType::CUDA, index);
+  if (num_bytes == 0) return {nullptr, nullptr, &free_nothing, where};
+  std::unique_lock<std::mutex> lock(allocator_mutex);
+  Device& device = device_at(index);
+  const memory::Result result = device.allocator.allocate(num_bytes, current_stream(index));
+  const Totals totals(device.allocator);
+  const HostWork work(index, device);
+  if (!result.ok || !work.events.empty()) {
+    lock.unlock(); // the sink needs the GIL
+  }
+  work.pay();
+  TORCH_CHECK_WITH(OutOfMemoryError, result.ok, memory::oom_message(result.oom));
+  device::emit_only(Kind::kAlloc, index, int64_t(result.address), totals.allocated_bytes, totals.reserved_bytes);
+  if (lock.owns_lock()) lock.unlock();
+  device::flush_if_full();
+  return {reinterpret_cast<void*>(result.address), new Block{result.address, num_bytes, index, {}}, &free_block, where};
+}
+
+c10::DeviceIndex device_of_address(const void* address) {
+  // Segments of device i lie above (i + 1) << 54, see heap.h.
+  return c10::DeviceIndex((reinterpret_cast<uint64_t>(address) >> 54) - 1);
+}
+
+bool is_simulated_allocator(const c10::Allocator* allocator) { return allocator == &the_allocator; }
+
+namespace memory_control {
+namespace {
+
+template <typename Visit>
+void for_each_device(Visit visit) {
+  for (size_t index = 0; index < devices.size(); ++index)
+    if (devices[index]) visit(int(index), *devices[index]);
+}
+
+PyObject* describe_blocks(const std::vector<memory::Segment::Part>& parts) {
+  PyObject* list = PyList_New(0);
+  for (const auto& part : parts) {
+    Reference entry(Py_BuildValue("{s:K,s:n,s:n,s:s,s:[]}", "address", (unsigned long long)part.address, "size",
+                                  Py_ssize_t(part.size), "requested_size", Py_ssize_t(part.requested_size), "state",
+                                  part.state(), "frames"));
+    PyList_Append(list, entry.get());
+  }
+  return list;
+}
+
+PyObject* describe_segment(const memory::Segment& segment) {
+  return Py_BuildValue(
+      "{s:i,s:K,s:n,s:n,s:n,s:n,s:L,s:s,s:(KK),s:N,s:[],s:N}", "device", segment.device, "address",
+      (unsigned long long)segment.address, "total_size", Py_ssize_t(segment.total_size), "allocated_size",
+      Py_ssize_t(segment.allocated_size), "active_size", Py_ssize_t(segment.active_size), "requested_size",
+      Py_ssize_t(segment.requested_size), "stream", (long long)segment.stream, "segment_type",
+      segment.is_large ? "large" : "small", "segment_pool_id", (unsigned long long)segment.pool.first,
+      (unsigned long long)segment.pool.second, "is_expandable", PyBool_FromLong(segment.is_expandable), "frames",
+      "blocks", describe_blocks(segment.blocks));
+}
+
+} // namespace
+
+void set_capacity(int64_t total_bytes, int64_t context_bytes) {
+  Lock lock(allocator_mutex);
+  TORCH_CHECK(devices.empty(), "phantora: the capacity is set before the first allocation");
+  capacity = {size_t(total_bytes), size_t(context_bytes)};
+}
+
+void set_limit_bytes(int64_t limit_bytes) {
+  Lock lock(allocator_mutex);
+  limit = limit_bytes < 0 ? std::nullopt : std::optional<size_t>(size_t(limit_bytes));
+  for_each_device([](int, Device& device) { device.allocator.set_memory_limit(limit); });
+}
+
+int64_t limit_bytes() {
+  Lock lock(allocator_mutex);
+  return limit ? int64_t(*limit) : -1;
+}
+
+void set_fraction(double fraction, c10::DeviceIndex device) {
+  Lock lock(allocator_mutex);
+  device_at(device).allocator.set_memory_fraction(fraction);
+}
+
+double fraction(c10::DeviceIndex device) {
+  Lock lock(allocator_mutex);
+  return device_at(device).allocator.memory_fraction();
+}
+
+void set_other_bytes(c10::DeviceIndex device, int64_t num_bytes) {
+  Lock lock(allocator_mutex);
+  device_at(device).allocator.set_other_bytes(size_t(num_bytes));
+}
+
+void apply_settings(const char* text) {
+  Lock lock(allocator_mutex);
+  for (int index = 0; index < num_devices(); ++index)
+    device_at(c10::DeviceIndex(index)).allocator.apply_settings(text);
+}
+
+std::pair<int64_t, int64_t> memory_info(c10::DeviceIndex device) {
+  Lock lock(allocator_mutex);
+  const auto [free_bytes, total_bytes] = device_at(device).allocator.memory_info();
+  return {int64_t(free_bytes), int64_t(total_bytes)};
+}
+
+void empty_cache() {
+  std::vector<HostWork> all_work;
+  {
+    Lock lock(allocator_mutex);
+    for_each_device([&](int index, Device& device) {
+      device.allocator.empty_cache();
+      all_work.emplace_back(index, device);
+    });
+  }
+  for (const HostWork& work : all_work) work.pay();
+}
+
+void reset_peak(c10::DeviceIndex device) {
+  Lock lock(allocator_mutex);
+  device_at(device).allocator.reset_peak();
+}
+
+void reset_accumulated(c10::DeviceIndex device) {
+  Lock lock(allocator_mutex);
+  device_at(device).allocator.reset_accumulated();
+}
+
+PyObject* statistics(c10::DeviceIndex device) {
+  std::vector<std::pair<std::string, int64_t>> flat;
+  {
+    Lock lock(allocator_mutex);
+    flat = device_at(device).allocator.stats().flatten();
+  }
+  PyObject* result = PyDict_New();
+  for (const auto& [name, value] : flat) {
+    Reference number(PyLong_FromLongLong(value));
+    PyDict_SetItemString(result, name.c_str(), number.get());
+  }
+  return result;
+}
+
+PyObject* snapshot(c10::DeviceIndex device) {
+  std::vector<memory::Segment> segments;
+  {
+    Lock lock(allocator_mutex);
+    segments = device_at(device).allocator.snapshot();
+  }
+  PyObject* list = PyList_New(0);
+  for (const auto& segment : segments) {
+    Reference entry(describe_segment(segment));
+    if (!entry || PyList_Append(list, entry.get()) < 0) {
+      Py_DECREF(list);
+      return nullptr;
+    }
+  }
+  return list;
+}
+
+int64_t block_bytes(c10::DeviceIndex device, uint64_t address) {
+  Lock lock(allocator_mutex);
+  return int64_t(device_at(device).allocator.block_size(address));
+}
+
+void create_pool(c10::DeviceIndex device, uint64_t first, uint64_t second) {
+  Lock lock(allocator_mutex);
+  device_at(device).allocator.create_pool({first, second});
+}
+
+void begin_pool(c10::DeviceIndex device, uint64_t first, uint64_t second, int64_t stream) {
+  Lock lock(allocator_mutex);
+  const auto thread = std::this_thread::get_id();
+  device_at(device).allocator.begin_allocate_to_pool({first, second}, [stream, thread](int64_t used) {
+    return stream < 0 ? std::this_thread::get_id() == thread : used == stream;
+  });
+}
+
+void end_pool(c10::DeviceIndex device, uint64_t first, uint64_t second) {
+  Lock lock(allocator_mutex);
+  device_at(device).allocator.end_allocate_to_pool({first, second});
+}
+
+void release_pool(c10::DeviceIndex device, uint64_t first, uint64_t second) {
+  Lock lock(allocator_mutex);
+  device_at(device).allocator.release_pool({first, second});
+}
+
+int pool_use_count(c10::DeviceIndex device, uint64_t first, uint64_t second) {
+  Lock lock(allocator_mutex);
+  return device_at(device).allocator.pool_use_count({first, second});
+}
+
+void lock_for_fork() { allocator_mutex.lock(); }
+
+void unlock_after_fork() { allocator_mutex.unlock(); }
+
+} // namespace memory_control
+} // namespace phantora::native

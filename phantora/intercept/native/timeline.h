@@ -1,0 +1,101 @@
+// When do streams and events end, as far as this process can tell by itself?
+//
+// A kernel starts at max(host time of its launch, end of the stream's previous work), events carry the end of the stream
+// on which they were recorded. Only what depends on other ranks (a collective, and everything behind it) is not known
+// here: its `end_ns` is then a lower bound, until the engine's answer arrives through resolve_*.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+namespace phantora::native {
+
+struct Progress {
+  int64_t end_ns = 0;
+  bool is_known = true;
+
+  void join(const Progress& other) {
+    end_ns = std::max(end_ns, other.end_ns);
+    is_known = is_known && other.is_known;
+  }
+};
+
+class Timeline {
+ public:
+  void run(int device, int64_t stream, int64_t host_ns, int64_t duration_ns) {
+    Progress& progress = stream_entry(device, stream);
+    progress.end_ns = std::max(progress.end_ns, host_ns) + duration_ns;
+  }
+
+  void record_event(int64_t event, int device, int64_t stream, int64_t host_ns) {
+    Progress progress = stream_entry(device, stream);
+    progress.end_ns = std::max(progress.end_ns, host_ns);
+    events_[event] = progress;
+  }
+
+  void wait_event(int device, int64_t stream, int64_t event, int64_t host_ns) {
+    Progress progress = event_state(event);
+    progress.end_ns = std::max(progress.end_ns, host_ns);
+    stream_entry(device, stream).join(progress);
+  }
+
+  void forget_event(int64_t event) { events_.erase(event); }
+
+  void mark_unresolved(int device, int64_t stream) { stream_entry(device, stream).is_known = false; }
+
+  // The lower bound stays: another thread may have queued more since the engine was asked.
+  void resolve_stream(int device, int64_t stream, int64_t end_ns) {
+    Progress& progress = stream_entry(device, stream);
+    progress = {std::max(progress.end_ns, end_ns), true};
+  }
+
+  void resolve_event(int64_t event, int64_t time_ns) {
+    const auto entry = events_.find(event);
+    if (entry != events_.end()) entry->second = {time_ns, true};
+  }
+
+  const Progress& stream_state(int device, int64_t stream) { return stream_entry(device, stream); }
+
+  // An event that was never recorded, or was destroyed, is complete (as in CUDA).
+  Progress event_state(int64_t event) const {
+    const auto entry = events_.find(event);
+    return entry == events_.end() ? Progress{} : entry->second;
+  }
+
+  Progress device_state(int device) const {
+    Progress progress;
+    for (const auto& entry : device_entry(device).pooled) progress.join(entry);
+    for (const auto& entry : device_entry(device).external) progress.join(entry.second);
+    return progress;
+  }
+
+  size_t num_events() const { return events_.size(); }
+
+ private:
+  // Ids of CUDA's pools are index << 5 | type << 1 | 1 with index < 32: all below 1024. Others come from ExternalStream.
+  static constexpr int64_t kNumPooled = 1024;
+  struct Device {
+    std::vector<Progress> pooled;
+    std::unordered_map<int64_t, Progress> external;
+  };
+
+  const Device& device_entry(int device) const {
+    static const Device kEmpty;
+    return size_t(device) < devices_.size() ? devices_[device] : kEmpty;
+  }
+
+  Progress& stream_entry(int device, int64_t stream) {
+    if (size_t(device) >= devices_.size()) devices_.resize(device + 1);
+    Device& entry = devices_[device];
+    if (stream < 0 || stream >= kNumPooled) return entry.external[stream];
+    if (size_t(stream) >= entry.pooled.size()) entry.pooled.resize(stream + 1);
+    return entry.pooled[stream];
+  }
+
+  std::vector<Device> devices_;
+  std::unordered_map<int64_t, Progress> events_;
+};
+
+} // namespace phantora::native

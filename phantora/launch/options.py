@@ -1,0 +1,68 @@
+"""What one job is: the script, its ranks, and how they are simulated. Travels to the rank processes as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """Everything that `phantora record-and-simulate` was asked for, checked."""
+
+    script: str
+    """Path of the script, or name of the module."""
+    script_args: tuple[str, ...] = ()
+    is_module: bool = False
+    nnodes: int = 1
+    nproc_per_node: int = 1
+    cluster: str = "dgx-h100"
+    """Preset name or path of a TOML file."""
+    out: str = ""
+    """Directory of the run."""
+    log_dir: str = ""
+    """Directory of the ranks' output."""
+    ranks_on_terminal: str = "0"
+    """'0', 'all', 'none', or a comma-separated list."""
+    host_time: str = "modelled"
+    """'modelled' or 'measured'."""
+    chakra: bool = True
+    perfetto: bool = True
+    perfetto_ranks: tuple[int, ...] | None = None
+    command: tuple[str, ...] = field(default=())
+    """The command line, for the report."""
+
+    def __post_init__(self) -> None:
+        if self.nnodes < 1 or self.nproc_per_node < 1:
+            raise ValueError("nnodes and nproc_per_node must be at least 1")
+        if self.host_time not in ("modelled", "measured"):
+            raise ValueError(f"host_time must be modelled or measured, not {self.host_time!r}")
+
+    @property
+    def world_size(self) -> int:
+        return self.nnodes * self.nproc_per_node
+
+    def shown_ranks(self) -> frozenset[int]:
+        """The ranks whose output appears on the terminal."""
+        if self.ranks_on_terminal == "all":
+            return frozenset(range(self.world_size))
+        if self.ranks_on_terminal == "none":
+            return frozenset()
+        return frozenset(int(number) for number in self.ranks_on_terminal.split(","))
+
+    def rank_log(self, rank: int, stream: str) -> Path:
+        """Where the output of a rank goes; stream is 'stdout', 'stderr' or 'stacks'."""
+        return Path(self.log_dir) / f"rank_{rank}" / f"{stream}.log"
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> JobOptions:
+        fields = json.loads(text)
+        for name in ("script_args", "command", "perfetto_ranks"):
+            if fields[name] is not None:
+                fields[name] = tuple(fields[name])
+        return cls(**fields)

@@ -1,0 +1,33 @@
+"""Arming the interception in a process that is about to import torch: clocks, simulated device, prices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phantora.cluster import load_cluster
+from phantora.cluster.spec import Cluster
+from phantora.launch.options import JobOptions
+
+
+def arm_interception(options: JobOptions) -> None:
+    """Before `import torch`. UserError when the device cannot be built here (no compiler, unsupported torch)."""
+    from phantora.compute import Pricer
+    from phantora.intercept import boot, clock_patches, session
+
+    cluster = load_cluster(options.cluster)
+    clock_patches.install()
+    session.set_pricer(Pricer(cluster.gpu, cluster.host))
+    boot.arm(boot_config(cluster, options))
+
+
+def boot_config(cluster: Cluster, options: JobOptions) -> Any:
+    """What the simulated device must know of the cluster."""
+    from phantora.intercept import boot
+
+    return boot.BootConfig(
+        num_devices=cluster.gpus_per_node,
+        gpu=cluster.gpu,
+        measured_host_time=options.host_time == "measured",
+        host_speed=cluster.host.cpu_speed,
+        call_cost_ns=dict(cluster.host.launch_ns),
+    )

@@ -1,0 +1,161 @@
+"""The warm parent: imports torch and the simulated device once, then forks the ranks.
+
+A forked rank shares the imported modules with its parent (copy-on-write), so it costs tens of MB and milliseconds instead of
+hundreds of MB and seconds. It reports each rank's end to the engine, and ends all of them when the engine says so or is gone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from typing import Any
+
+from phantora.errors import UserError
+from phantora.launch.options import JobOptions
+
+
+def main() -> None:
+    """`python -m phantora.launch.warm_parent FD`: FD is the control socket; one JSON line says what to run."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    request = _read_line(control)
+    options = JobOptions.from_json(json.dumps(request["options"]))
+    die_with_parent()
+    try:
+        _warm_up(options)
+    except UserError as error:
+        _report(control, {"error": str(error), "code": 2})
+        return
+    except BaseException:
+        _report(control, {"error": "the simulated device could not be set up:\n" + traceback.format_exc(), "code": 1})
+        return
+    pipes = {(rank, stream): fd for rank, stream, fd in request["pipes"]}
+    ranks = _fork_ranks(options, request["endpoint"], pipes, control)
+    for fd in pipes.values():
+        os.close(fd)
+    _wait(control, ranks)
+
+
+def die_with_parent() -> None:
+    """Be killed when the parent process dies (Linux prctl PR_SET_PDEATHSIG = 1)."""
+    try:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    except (OSError, AttributeError):
+        pass  # elsewhere the closed control socket does it
+
+
+def _warm_up(options: JobOptions) -> None:
+    from phantora.launch.rank_setup import arm_interception
+
+    arm_interception(options)
+    import torch
+
+    if options.world_size > 1:
+        # Imported lazily by most distributed scripts; done once here instead of once per rank.
+        import torch._dynamo
+        import torch.distributed.fsdp
+        import torch.distributed.pipelining
+        import torch.distributed.tensor.parallel
+        import torch.nn.parallel
+        import torch.optim  # noqa: F401
+    gc.collect()
+    gc.freeze()  # the collector must not touch (and so copy) what the ranks share
+
+
+def _fork_ranks(options: JobOptions, endpoint: str, pipes: dict[tuple[int, str], int], control: socket.socket) -> dict[int, int]:
+    """pid -> rank."""
+    ranks = {}
+    for rank in range(options.world_size):
+        pid = os.fork()
+        if pid == 0:
+            control.close()
+            _become_rank(options, rank, endpoint, pipes)
+        ranks[pid] = rank
+    return ranks
+
+
+def _become_rank(options: JobOptions, rank: int, endpoint: str, pipes: dict[tuple[int, str], int]) -> None:
+    try:
+        os.setpgid(0, 0)
+        die_with_parent()
+        from phantora.launch.rank_process import run_rank
+
+        run_rank(options, rank, endpoint, pipes)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)  # run_rank does not return
+
+
+def _wait(control: socket.socket, ranks: dict[int, int]) -> None:
+    """Reap ranks and report, until none is left or the engine wants an end."""
+    wake, woken = os.pipe()
+    os.set_blocking(woken, False)
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(woken)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    selector = selectors.DefaultSelector()
+    selector.register(control, selectors.EVENT_READ)
+    selector.register(wake, selectors.EVENT_READ)
+    while True:
+        _reap(control, ranks)
+        if not ranks:
+            return
+        for key, _ in selector.select(timeout=1.0):
+            if key.fileobj is control:
+                _kill_all(ranks)  # 'kill', or the engine is gone
+                return
+            os.read(wake, 4096)
+
+
+def _reap(control: socket.socket, ranks: dict[int, int]) -> None:
+    while ranks:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        if pid in ranks:
+            rank = ranks.pop(pid)
+            _kill_group(pid)  # what the rank left behind: loader workers
+            _report(control, {"rank": rank, "status": status})
+
+
+def _kill_all(ranks: dict[int, int]) -> None:
+    for pid in ranks:
+        _kill_group(pid)
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def _read_line(control: socket.socket) -> dict[str, Any]:
+    data = b""
+    while not data.endswith(b"\n"):
+        chunk = control.recv(1 << 16)
+        if not chunk:
+            sys.exit(1)
+        data += chunk
+    return json.loads(data)
+
+
+def _report(control: socket.socket, message: dict[str, Any]) -> None:
+    try:
+        control.sendall(json.dumps(message).encode() + b"\n")
+    except OSError:
+        pass
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""NumPy views of the flat columns of the execution graph."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+
+from phantora.trace.model import RankTrace
+
+
+def as_int64(column: array) -> np.ndarray:
+    """The column as int64 (a view, not a copy, where the column holds 64-bit integers; do not append while it lives)."""
+    values = np.frombuffer(column, dtype=np.dtype(column.typecode)) if len(column) else np.empty(0, np.int64)
+    return values.astype(np.int64, copy=False)
+
+
+def finished_rows(trace: RankTrace) -> np.ndarray:
+    """Rows of the device work that had run to its end, ascending (host issue order)."""
+    return np.flatnonzero((as_int64(trace.start_ns) >= 0) & (as_int64(trace.end_ns) >= 0))

@@ -1,0 +1,110 @@
+"""One model of an execution graph, filled by the engine and read by exporters, importers, replay and reports.
+
+Per rank it is a table of device work in host issue order, held in flat integer columns (a run has millions of rows).
+All times are integer nanoseconds of virtual time.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class SignatureInfo:
+    """One priced operator signature. inputs/outputs: (dtype, shape) pairs. source: measured | interpolated | roofline."""
+
+    name: str
+    inputs: tuple[tuple[str, tuple[int, ...]], ...]
+    outputs: tuple[tuple[str, tuple[int, ...]], ...]
+    duration_ns: int
+    num_kernels: int
+    source: str
+    flops: int
+    bytes: int
+    family: str
+
+
+@dataclass(slots=True)
+class GroupInfo:
+    """A communicator: its name in the script and its global ranks in group order."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class CollectiveInfo:
+    """One collective operation (shared by all its members), after matching.
+
+    bytes as in network.operation.CommOperation. start_ns: when the last member arrived; end_ns: the same for all members.
+    kernel: collectives launched by one kernel (a coalesced group) share this number. stack: Python stack of one caller.
+    """
+
+    kind: str
+    group: int
+    ranks: tuple[int, ...]
+    bytes: int
+    dtype: str
+    root: int = 0
+    start_ns: int = -1
+    end_ns: int = -1
+    algorithm: str = ""
+    stack: str = ""
+
+
+@dataclass(slots=True)
+class RankTrace:
+    """What one rank did. Row i of the work columns is the i-th piece of device work that its host issued.
+
+    signature[i] >= 0: a kernel, index into Run.signatures; signature[i] < 0: communication, its collectives are
+    work_collectives[-1 - signature[i]] (indices into Run.collectives; several when coalesced).
+    start_ns/end_ns are -1 for work that had not run when the run ended. dependency pairs (dependent row, row it waited
+    for through an event) come beside the implied order of a stream.
+    """
+
+    rank: int
+    device: array = field(default_factory=lambda: array("h"))
+    stream: array = field(default_factory=lambda: array("q"))
+    signature: array = field(default_factory=lambda: array("q"))
+    issue_ns: array = field(default_factory=lambda: array("q"))
+    start_ns: array = field(default_factory=lambda: array("q"))
+    end_ns: array = field(default_factory=lambda: array("q"))
+    work_collectives: list[tuple[int, ...]] = field(default_factory=list)
+    dependent: array = field(default_factory=lambda: array("q"))
+    dependency: array = field(default_factory=lambda: array("q"))
+    # memory: one sample per change (device 0 .. n-1)
+    memory_device: array = field(default_factory=lambda: array("h"))
+    memory_ns: array = field(default_factory=lambda: array("q"))
+    allocated_bytes: array = field(default_factory=lambda: array("q"))
+    reserved_bytes: array = field(default_factory=lambda: array("q"))
+    # host: spans in which the host was blocked, and marks (nvtx ranges)
+    wait_begin_ns: array = field(default_factory=lambda: array("q"))
+    wait_end_ns: array = field(default_factory=lambda: array("q"))
+    wait_reason: list[str] = field(default_factory=list)
+    mark_ns: array = field(default_factory=lambda: array("q"))
+    mark_name: list[str] = field(default_factory=list)
+    mark_depth: array = field(default_factory=lambda: array("q"))  # +1 push, -1 pop, 0 instant
+    host_end_ns: int = 0
+    exit_code: int | None = None
+    comm_streams: dict[int, str] = field(default_factory=dict)  # stream -> group name, for streams that carry collectives
+
+
+@dataclass(slots=True)
+class Run:
+    """A recorded run: everything the exporters and the report need. cluster: phantora.cluster.Cluster."""
+
+    command: list[str]
+    cluster: object
+    world_size: int
+    nproc_per_node: int
+    signatures: list[SignatureInfo] = field(default_factory=list)
+    groups: list[GroupInfo] = field(default_factory=list)
+    collectives: list[CollectiveInfo] = field(default_factory=list)
+    ranks: list[RankTrace] = field(default_factory=list)
+    virtual_ns: int = 0
+    wall_s: float = 0.0
+    complete: bool = True
+    error: str | None = None
+    stand_ins: dict[str, int] = field(default_factory=dict)  # where an unknown value was read -> how often
+    notes: list[str] = field(default_factory=list)
