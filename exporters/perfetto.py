@@ -1,6 +1,6 @@
 """A recorded run as a Perfetto trace (open it at ui.perfetto.dev).
 
-One process per rank with a track for the host, one per device stream, and counters of memory; arrows join the members
+One group of tracks per rank: one for the host, one per device stream, counters of memory; arrows join the members
 of a collective and lead from work to work that waited for it through an event. The file is written rank by rank, track
 by track, in blocks of rows: neither the trace nor a rank is ever whole in memory. Equal runs give equal bytes.
 """
@@ -8,33 +8,42 @@ by track, in blocks of rows: neither the trace nor a rank is ever whole in memor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackDescriptor
-
-from phantora.errors import UserError
 from phantora.exporters import perfetto_layouts as layouts
 from phantora.exporters.lanes import disjoint_lanes, nesting_lanes
+from phantora.exporters.perfetto_rank import (
+    Columns,
+    HostEvent,
+    blocked_name,
+    host_spans,
+    last_ns,
+    nested_events,
+    stream_title,
+    wait_name,
+)
 from phantora.exporters.perfetto_tables import CollectiveTable, Interned, KernelTable
 from phantora.exporters.protobuf_rows import Rows, varint_width
-from phantora.trace.columns import as_int64, finished_rows
+
+from phantora.errors import UserError
+from phantora.trace.columns import as_int64
 from phantora.trace.model import RankTrace, Run
 
 _BLOCK_ROWS = 1 << 15
 _SHOWN_WAIT_NS = 1000  # a wait for the last member of a collective is drawn from this length on
 
 
-def write_perfetto(run: Run, directory: Path | str, *, ranks: Sequence[int] | None = None) -> Path:
-    """Write DIRECTORY/trace.pftrace and return its path. ranks: only these (default: all). Times are virtual ns."""
+def write_perfetto(run: Run, path: Path | str, ranks: Sequence[int] | None = None) -> Path:
+    """Write the file `path` (by custom `trace.pftrace`) and return it. ranks: only these (default: all)."""
     known = {trace.rank: trace for trace in run.ranks}
     missing = [rank for rank in ranks or () if rank not in known]
     if missing:
         raise UserError(f"no rank {missing[0]} in this run (ranks: {', '.join(map(str, sorted(known)))})")
     chosen = [known[rank] for rank in sorted(known if ranks is None else set(ranks))]
-    path = Path(directory) / "trace.pftrace"
+    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb", buffering=1 << 20) as file:
         _TraceWriter(run, chosen, file).write()
@@ -51,7 +60,7 @@ class _TraceWriter:
         self.collectives = CollectiveTable.of(run, ranks, self.texts)
         self._number_other_texts()
         widths = layouts.Widths(
-            time=varint_width(_last_ns(run, ranks)),
+            time=varint_width(last_ns(run, ranks)),
             name=varint_width(len(self.texts.names.numbers)),
             string=varint_width(len(self.texts.strings.numbers)),
         )
@@ -66,10 +75,10 @@ class _TraceWriter:
         """Write the whole trace."""
         self._write_interned()
         for trace in self.ranks:
-            process = self._write_rank(trace)
-            self._write_host(trace, process)
-            self._write_streams(trace, process)
-            self._write_memory(trace, process)
+            parent = self._write_rank(trace)
+            self._write_host(trace, parent)
+            self._write_streams(trace, parent)
+            self._write_memory(trace, parent)
 
     # texts
 
@@ -78,9 +87,9 @@ class _TraceWriter:
         for category in ("communication", "wait", "blocked", "range"):
             categories.number(category)
         for trace in self.ranks:
-            for name in dict.fromkeys([*trace.wait_reason, *trace.mark_name]):
+            for name in dict.fromkeys([*map(blocked_name, trace.wait_reason), *trace.mark_name]):
                 names.number(name)
-            names.number(_wait_name(trace.rank))
+            names.number(wait_name(trace.rank))
             for parts in dict.fromkeys(trace.work_collectives):
                 names.number(self._communication_name(trace.rank, parts))
 
@@ -117,7 +126,8 @@ class _TraceWriter:
     def _write_packet(self, packet: TracePacket) -> None:
         self.file.write(Trace(packet=[packet]).SerializeToString(deterministic=True))
 
-    def _write_track(self, parent: int, name: str, order: int, *, counter: bool = False, share_axis: str = "", group: bool = False) -> int:
+    def _write_track(self, parent: int, name: str, order: int, *, share_axis: str = "", group: bool = False) -> int:
+        """share_axis: make it a counter of bytes whose scale is that of its siblings with the same text."""
         self.num_tracks += 1
         track = TrackDescriptor(uuid=self.num_tracks, name=name, sibling_order_rank=order)
         if parent:
@@ -125,27 +135,31 @@ class _TraceWriter:
         if group:
             track.child_ordering = TrackDescriptor.EXPLICIT
             track.sibling_merge_behavior = TrackDescriptor.SIBLING_MERGE_BEHAVIOR_NONE
-        if counter:
+        if share_axis:
             track.counter.unit = track.counter.UNIT_SIZE_BYTES
             track.counter.y_axis_share_key = share_axis
         self._write_packet(TracePacket(trusted_packet_sequence_id=1, track_descriptor=track))
         return self.num_tracks
 
     def _write_rank(self, trace: RankTrace) -> int:
-        """The row that holds all of a rank. Not a Perfetto process: those are shown by number of slices, with a pid."""
+        """The row that holds the rows of a rank, its number padded, as the user interface sorts these rows by name.
+
+        Not a Perfetto process: those are sorted by number of slices and shown with a process id behind the name.
+        """
         node, gpu = divmod(trace.rank, max(self.run.nproc_per_node, 1))
-        return self._write_track(0, f"rank {trace.rank} · node {node} GPU {gpu}", trace.rank, group=True)
+        digits = len(str(max(self.run.world_size - 1, 0)))
+        return self._write_track(0, f"rank {trace.rank:0{digits}d} · node {node} GPU {gpu}", trace.rank, group=True)
 
     # host
 
-    def _write_host(self, trace: RankTrace, process: int) -> None:
-        spans, instants = _host_spans(trace)
+    def _write_host(self, trace: RankTrace, parent: int) -> None:
+        spans, instants = host_spans(trace)
         lanes = nesting_lanes(spans) or [[]]
         for number, lane in enumerate(lanes):
-            track = self._write_track(process, "host" if number == 0 else f"host (thread {number + 1})", number)
-            self._write_events(_nested_events(lane) + ([] if number else instants), track)
+            track = self._write_track(parent, "host" if number == 0 else f"host (thread {number + 1})", number)
+            self._write_events(nested_events(lane) + ([] if number else instants), track)
 
-    def _write_events(self, events: list[tuple[int, int, str, str]], track: int) -> None:
+    def _write_events(self, events: list[HostEvent], track: int) -> None:
         if not events:
             return
         names, categories = self.texts.names.numbers, self.texts.categories.numbers
@@ -158,19 +172,19 @@ class _TraceWriter:
 
     # device work
 
-    def _write_streams(self, trace: RankTrace, process: int) -> None:
-        columns = _Columns.of(trace)
+    def _write_streams(self, trace: RankTrace, parent: int) -> None:
+        columns = Columns.of(trace)
         flows = self._flows(trace, columns)
         for order, (device, stream, communication, index) in enumerate(columns.tracks()):
-            title = _stream_title(trace, device if columns.several_devices else None, stream, communication)
+            title = stream_title(trace, device if columns.several_devices else None, stream, communication)
             lanes = disjoint_lanes(columns.start_ns[index], columns.end_ns[index])
             for lane in range(int(lanes.max()) + 1):
                 name = title if lane == 0 else f"{title} (overlap {lane})"
-                track = self._write_track(process, name, 100 + order)
+                track = self._write_track(parent, name, 100 + order)
                 self._write_slices(trace, columns, index[lanes == lane], track, communication, flows)
 
     def _write_slices(
-        self, trace: RankTrace, columns: "_Columns", index: np.ndarray, track: int, communication: bool,
+        self, trace: RankTrace, columns: Columns, index: np.ndarray, track: int, communication: bool,
         flows: dict[int, bytes],
     ) -> None:  # fmt: skip
         for at in range(0, len(index), _BLOCK_ROWS):
@@ -188,7 +202,7 @@ class _TraceWriter:
             self.file.writelines(rows.pieces("event", arrows, waits))
 
     def _communication_rows(
-        self, trace: RankTrace, columns: "_Columns", block: np.ndarray, track: int
+        self, trace: RankTrace, columns: Columns, block: np.ndarray, track: int
     ) -> tuple[Rows, dict[int, bytes]]:
         """Filled rows, and for those that waited the slice that shows for whom."""
         table, names = self.collectives, self.texts.names.numbers
@@ -208,16 +222,19 @@ class _TraceWriter:
 
     def _waits(self, start: np.ndarray, waited: np.ndarray, last_rank: np.ndarray, track: int) -> dict[int, bytes]:
         shown = np.flatnonzero(waited >= _SHOWN_WAIT_NS)
-        names = np.array([self.texts.names.numbers[_wait_name(rank)] for rank in last_rank[shown].tolist()], np.int64)
+        names = np.array([self.texts.names.numbers[wait_name(rank)] for rank in last_rank[shown].tolist()], np.int64)
         rows = self.event_layout.rows(2 * len(shown))
-        for offset, kind, time in ((0, layouts.SLICE_BEGIN, start[shown]), (1, layouts.SLICE_END, (start + waited)[shown])):
+        for offset, kind, time in (
+            (0, layouts.SLICE_BEGIN, start[shown]),
+            (1, layouts.SLICE_END, (start + waited)[shown]),
+        ):
             half = Rows(rows.layout, rows.matrix[offset::2])
             for column, values in (("time", time), ("type", kind), ("name", names), ("track", track)):
                 half.put(column, values)
             half.put("category", self.texts.categories.numbers["wait"])
         return {row: rows.matrix[2 * i : 2 * i + 2].tobytes() for i, row in enumerate(shown.tolist())}
 
-    def _flows(self, trace: RankTrace, columns: "_Columns") -> dict[int, bytes]:
+    def _flows(self, trace: RankTrace, columns: Columns) -> dict[int, bytes]:
         """Row -> its arrows: one through all members of a collective, one from work to work that it held up."""
         flows: dict[int, bytes] = {}
         for row in columns.finished[columns.signature[columns.finished] < 0].tolist():
@@ -233,7 +250,7 @@ class _TraceWriter:
 
     # memory
 
-    def _write_memory(self, trace: RankTrace, process: int) -> None:
+    def _write_memory(self, trace: RankTrace, parent: int) -> None:
         devices, times = as_int64(trace.memory_device), as_int64(trace.memory_ns)
         for device in np.unique(devices).tolist():
             on_device = np.flatnonzero(devices == device)
@@ -242,7 +259,7 @@ class _TraceWriter:
             for order, column in enumerate(("allocated", "reserved")):
                 values = as_int64(trace.allocated_bytes if order == 0 else trace.reserved_bytes)[on_device]
                 track = self._write_track(
-                    process, f"memory {column}{suffix}", 200 + 2 * device + order, counter=True, share_axis=f"memory {device}"
+                    parent, f"memory {column}{suffix}", 200 + 2 * device + order, share_axis=f"memory {device}"
                 )
                 changed = np.flatnonzero(np.diff(values, prepend=-1))
                 self._write_counter(times[on_device][changed], values[changed], track)
@@ -254,100 +271,3 @@ class _TraceWriter:
             rows.put("value", values[at : at + _BLOCK_ROWS])
             rows.put("track", track)
             self.file.write(memoryview(rows.matrix).cast("B"))
-
-
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """The work columns of a rank as arrays. finished: rows that ran to their end, ordered by start."""
-
-    trace: RankTrace
-    device: np.ndarray
-    stream: np.ndarray
-    signature: np.ndarray
-    issue_ns: np.ndarray
-    start_ns: np.ndarray
-    end_ns: np.ndarray
-    finished: np.ndarray
-
-    @classmethod
-    def of(cls, trace: RankTrace) -> "_Columns":
-        names = ("device", "stream", "signature", "issue_ns", "start_ns", "end_ns")
-        columns = [as_int64(getattr(trace, name)) for name in names]
-        rows = finished_rows(trace)
-        return cls(trace, *columns, rows[np.argsort(columns[4][rows], kind="stable")])
-
-    @property
-    def several_devices(self) -> bool:
-        return len(self.device) > 0 and bool((self.device != self.device[0]).any())
-
-    def tracks(self) -> list[tuple[int, int, bool, np.ndarray]]:
-        """(device, stream, communication, rows by start): kernels first, so that they stand above communication."""
-        rows = self.finished
-        keys = np.stack([self.signature[rows] < 0, self.device[rows], self.stream[rows]], axis=1).astype(np.int64)
-        distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
-        inverse = inverse.reshape(-1)
-        return [
-            (int(device), int(stream), bool(communication), rows[inverse == i])
-            for i, (communication, device, stream) in enumerate(distinct)
-        ]
-
-    def held_up(self) -> list[tuple[int, int]]:
-        """Pairs (dependent, dependency) where the dependent started at the instant the dependency ended."""
-        dependent, dependency = as_int64(self.trace.dependent), as_int64(self.trace.dependency)
-        begin, end = self.start_ns[dependent], self.end_ns[dependency]
-        real = (begin == end) & (begin > self.issue_ns[dependent]) & (end > self.start_ns[dependency])
-        real &= self.end_ns[dependent] >= 0
-        return list(zip(dependent[real].tolist(), dependency[real].tolist()))
-
-
-def _last_ns(run: Run, ranks: list[RankTrace]) -> int:
-    lasts = [run.virtual_ns]
-    for trace in ranks:
-        lasts.append(trace.host_end_ns)
-        for name in ("issue_ns", "end_ns", "memory_ns", "wait_end_ns", "mark_ns"):
-            column = as_int64(getattr(trace, name))
-            lasts.append(int(column.max()) if len(column) else 0)
-    return max(lasts)
-
-
-def _wait_name(rank: int) -> str:
-    return f"wait for rank {rank}"
-
-
-def _stream_title(trace: RankTrace, device: int | None, stream: int, communication: bool) -> str:
-    title = "stream 0 (default)" if stream == 0 else f"stream {stream}"
-    if communication:
-        title = f"nccl {trace.comm_streams.get(stream, f'(stream {stream})')}"
-    return title if device is None else f"device {device} {title}"
-
-
-def _host_spans(trace: RankTrace) -> tuple[list[tuple[int, int, str, str]], list[tuple[int, int, str, str]]]:
-    """(begin, end, name, category) of waits and ranges, and instants as events."""
-    spans = [
-        (begin, end, reason, "blocked")
-        for begin, end, reason in zip(trace.wait_begin_ns, trace.wait_end_ns, trace.wait_reason)
-    ]
-    instants, stack = [], []
-    for time, name, depth in zip(trace.mark_ns, trace.mark_name, trace.mark_depth):
-        if depth > 0:
-            stack.append((time, name))
-        elif depth == 0:
-            instants.append((time, layouts.INSTANT, name, "range"))
-        elif stack:
-            begin, opened = stack.pop()
-            spans.append((begin, time, opened, "range"))
-    spans += [(begin, max(begin, trace.host_end_ns), name, "range") for begin, name in stack]
-    return spans, instants
-
-
-def _nested_events(spans: list[tuple[int, int, str, str]]) -> list[tuple[int, int, str, str]]:
-    """BEGIN and END events of spans that nest, in an order that keeps them nested."""
-    events, stack = [], []
-    for begin, end, name, category in spans:
-        while stack and stack[-1][0] <= begin:
-            closed_at, *what = stack.pop()
-            events.append((closed_at, layouts.SLICE_END, *what))
-        events.append((begin, layouts.SLICE_BEGIN, name, category))
-        stack.append((end, name, category))
-    events += [(end, layouts.SLICE_END, *what) for end, *what in reversed(stack)]
-    return events

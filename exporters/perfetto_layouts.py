@@ -78,7 +78,13 @@ def _track(name: str = "track") -> Column:
 
 
 def _slice_layout(widths: Widths, *arguments: Part) -> Layout:
-    event = (Column(3, "category", 2), *arguments, field_varint(9, SLICE_BEGIN), Column(10, "name", widths.name), _track())
+    event = (
+        Column(3, "category", 2),
+        *arguments,
+        field_varint(9, SLICE_BEGIN),
+        Column(10, "name", widths.name),
+        _track(),
+    )
     begin = (Column(8, "begin", widths.time), SEQUENCE, _USES_INTERNED, Message(11, event, "event"))
     end_event = Message(11, (field_varint(9, SLICE_END), _track("end_track")), length_width=1)
     end = (Column(8, "end", widths.time), SEQUENCE, end_event)

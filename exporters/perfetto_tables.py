@@ -98,8 +98,9 @@ class CollectiveTable:
         number, group_names = texts.strings.number, [group.name for group in run.groups]
         rows = [
             (
-                texts.names.number(c.kind), number(c.kind), c.bytes, number(c.dtype), number(_group_text(c, group_names)),
-                len(c.ranks), number(c.algorithm or "not known"), number(c.stack or "not known"),
+                texts.names.number(c.kind), number(c.kind), c.bytes, number(c.dtype),
+                number(_group_text(c, group_names)), len(c.ranks), number(c.algorithm or "not known"),
+                number(c.stack or "not known"),
             )
             for c in run.collectives
         ]  # fmt: skip

@@ -16,8 +16,13 @@ import numpy as np
 VARINT, FIXED64, LENGTH = 0, 1, 2
 
 
+_ONE_BYTE = [bytes([value]) for value in range(128)]
+
+
 def varint(value: int) -> bytes:
     """`value` (>= 0) in as few bytes as possible."""
+    if value < 128:
+        return _ONE_BYTE[value]
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -168,8 +173,8 @@ class Rows:
     def pieces(self, message: str, fields: dict[int, bytes], after: dict[int, bytes]) -> Iterator[memoryview | bytes]:
         """The bytes of all rows, in pieces.
 
-        In row i, fields[i] (whole fields) are appended to `message`, and after[i] (whole messages) follow it. The length
-        prefixes of `message` and of those around it must be two bytes wide.
+        In row i, fields[i] (whole fields) are appended to `message`, and after[i] (whole messages) follow it. The
+        length prefixes of `message` and of those around it must be two bytes wide.
         """
         length_places, insert_at = self.layout.messages[message]
         flat, width, written = memoryview(self.matrix).cast("B"), self.matrix.shape[1], 0

@@ -49,7 +49,10 @@ class Builder:
         self.run = Run(["train.py", "--layers", "2"], "made-up cluster", self.world_size, max(self.world_size // 2, 1))
         self.run.signatures = list(SIGNATURES)
         self.run.groups = [GroupInfo("world", ranks)]
-        self.run.ranks = [RankTrace(rank, comm_streams={GATHER_STREAM: "world gather", SCATTER_STREAM: "world scatter"}) for rank in ranks]
+        self.run.ranks = [
+            RankTrace(rank, comm_streams={GATHER_STREAM: "world gather", SCATTER_STREAM: "world scatter"})
+            for rank in ranks
+        ]
         self.host = [0] * self.world_size
 
     def _begin(self, trace, stream, number, after):
@@ -58,7 +61,9 @@ class Builder:
         dependencies = [r for r in after if r >= 0]
         waited = [trace.end_ns[r] for r in dependencies]
         start = max([self.host[trace.rank], self.stream_end.get((trace.rank, stream), 0), *waited])
-        for name, value in zip(("device", "stream", "signature", "issue_ns", "start_ns"), (0, stream, number, self.host[trace.rank], start)):
+        for name, value in zip(
+            ("device", "stream", "signature", "issue_ns", "start_ns"), (0, stream, number, self.host[trace.rank], start)
+        ):
             getattr(trace, name).append(value)
         for dependency in dependencies:
             trace.dependent.append(row)
@@ -73,7 +78,9 @@ class Builder:
             self.stream_end[trace.rank, stream] = trace.end_ns[row]
         return row
 
-    def collective(self, kind, size_bytes, us, *, stream, after=(), algorithm="ring / Simple", ranks=None, count=1) -> int:
+    def collective(
+        self, kind, size_bytes, us, *, stream, after=(), algorithm="ring / Simple", ranks=None, count=1
+    ) -> int:
         """One communication kernel on `ranks` (all), of `count` coalesced collectives."""
         members = self.run.ranks if ranks is None else [self.run.ranks[r] for r in ranks]
         group = tuple(t.rank for t in members)
@@ -89,7 +96,9 @@ class Builder:
         number = 0 if kind == "send_recv" or ranks is None else len(self.run.groups) - 1
         for _ in numbers:
             self.run.collectives.append(
-                CollectiveInfo(kind, number, group, size_bytes, "bfloat16", 0, start, end, algorithm, "train.py:42 in step")
+                CollectiveInfo(
+                    kind, number, group, size_bytes, "bfloat16", 0, start, end, algorithm, "train.py:42 in step"
+                )
             )
         for trace, (row, _) in zip(members, begun):
             trace.end_ns.append(end)
@@ -120,7 +129,7 @@ class Builder:
             if end > self.host[trace.rank]:
                 trace.wait_begin_ns.append(self.host[trace.rank])
                 trace.wait_end_ns.append(end)
-                trace.wait_reason.append("device synchronize")
+                trace.wait_reason.append("device")
                 self.host[trace.rank] = end
 
     def finish(self) -> Run:

@@ -1,4 +1,4 @@
-"""What is simulated: GPUs, hosts, links. Described in TOML (presets/ or the user's own file), read into frozen dataclasses."""
+"""What is simulated: GPUs, hosts, links. TOML files (presets/ or the user's) read into frozen dataclasses."""
 
 from phantora.cluster.loader import list_clusters, load_cluster
 from phantora.cluster.placement import Placement, check_world

@@ -8,7 +8,7 @@ from phantora.cluster.spec import Cluster
 from phantora.errors import UserError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Placement:
     """`nproc_per_node` ranks on each of the first `num_nodes` nodes; local rank i is GPU i of its node."""
 

@@ -52,8 +52,8 @@ class GpuSpec:
     l2_bytes: int
     """L2 cache."""
     peak_flops: Mapping[str, float]
-    """dtype -> dense FLOP/s of the data sheet (no sparsity), for float64, float32, tf32, float16, bfloat16, float8, int8;
-    0 where the hardware has no such path."""
+    """dtype -> dense FLOP/s of the data sheet (no sparsity), for every dtype of PEAK_DTYPES; 0 where the hardware
+    has no such path."""
     clock_hz: float
     """Maximum SM clock."""
     context_bytes: int
@@ -128,8 +128,10 @@ class HostSpec:
         for name in LAUNCH_CLASSES:
             _require(name in self.launch_ns, "launch_ns", f"lacks the class {name}")
         for name, costs in self.launch_ns.items():
-            _require(name in LAUNCH_CLASSES, "launch_ns", f"has unknown class {name} (known: {', '.join(LAUNCH_CLASSES)})")
-            _require(len(costs) == 2 and min(costs) >= 0, "launch_ns", f"of {name} must be [forward_ns, backward_ns] >= 0")
+            known = ", ".join(LAUNCH_CLASSES)
+            _require(name in LAUNCH_CLASSES, "launch_ns", f"has unknown class {name} (known: {known})")
+            is_pair = len(costs) == 2 and min(costs) >= 0
+            _require(is_pair, "launch_ns", f"of {name} must be [forward_ns, backward_ns], neither negative")
         object.__setattr__(self, "launch_ns", MappingProxyType({k: tuple(v) for k, v in self.launch_ns.items()}))
 
 
@@ -145,21 +147,23 @@ class IntraNodeSpec:
     efficiency: float = 1.0
     """Share of bytes_per_s that large transfers reach (packet headers, flow control)."""
     latency_ns: int = 0
-    """Time of a small message from GPU to GPU without any software (the software's share is in network/constants.py)."""
+    """Time of a small message from GPU to GPU without software (its share is in network/constants.py)."""
     nvls: bool = False
     """The switch can reduce and multicast (NVLink SHARP), and NCCL uses it."""
     num_domain_nodes: int = 1
     """Nodes joined in one NVLink domain (18 in a GB200 NVL72 rack)."""
 
     def __post_init__(self) -> None:
-        _require(self.kind in ("nvswitch", "mesh", "pcie", "none"), "kind", f"must be nvswitch, mesh, pcie or none, not {self.kind}")
+        known = ("nvswitch", "mesh", "pcie", "none")
+        _require(self.kind in known, "kind", f"must be nvswitch, mesh, pcie or none, not {self.kind}")
         if self.kind != "none":
             _require_positive(self, "bytes_per_s")
         _require(0 < self.efficiency <= 1, "efficiency", f"must be in (0, 1], not {self.efficiency}")
         _require_not_negative(self, "latency_ns")
         _require_positive(self, "num_domain_nodes")
         _require(self.kind == "nvswitch" or not self.nvls, "nvls", "needs kind = \"nvswitch\"")
-        _require(self.kind == "nvswitch" or self.num_domain_nodes == 1, "num_domain_nodes", "needs kind = \"nvswitch\"")
+        is_switched = self.kind == "nvswitch"
+        _require(is_switched or self.num_domain_nodes == 1, "num_domain_nodes", "needs kind = \"nvswitch\"")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +177,7 @@ class NicSpec:
     efficiency: float = 1.0
     """Share of bytes_per_s that large messages reach (headers of the transport)."""
     latency_ns: int = 0
-    """Time that the transport adds to each message, one way, beyond NCCL's own constants (0 for InfiniBand with GPUDirect)."""
+    """Time that the transport adds to each message, one way, beyond NCCL's own constants (0 for InfiniBand)."""
 
     def __post_init__(self) -> None:
         _require_not_negative(self, "count", "latency_ns")
@@ -232,10 +236,12 @@ class Cluster:
     def __post_init__(self) -> None:
         _require_positive(self, "num_nodes", "gpus_per_node")
         domain, cards, gpus = self.intra_node.num_domain_nodes, self.nic.count, self.gpus_per_node
-        _require(self.intra_node.kind != "none" or gpus == 1, "gpus_per_node", "must be 1 when intra_node.kind is \"none\"")
-        _require(self.num_nodes % domain == 0, "num_nodes", f"must be a multiple of intra_node.num_domain_nodes ({domain})")
-        needs_nic = self.num_nodes > domain
-        _require(not needs_nic or cards > 0, "nic.count", f"must be greater than 0: {self.num_nodes} nodes need a network")
+        joined = self.intra_node.kind != "none"
+        _require(joined or gpus == 1, "gpus_per_node", "must be 1 when intra_node.kind is \"none\"")
+        whole = self.num_nodes % domain == 0
+        _require(whole, "num_nodes", f"must be a multiple of intra_node.num_domain_nodes ({domain})")
+        alone = self.num_nodes == domain
+        _require(alone or cards > 0, "nic.count", f"must be greater than 0: {self.num_nodes} nodes need a network")
         if cards:
             low, high = sorted((cards, gpus))
             _require(high % low == 0, "nic.count", f"({cards}) and gpus_per_node ({gpus}) must divide one another")

@@ -8,9 +8,9 @@ Links come in blocks, so that an index is arithmetic and routes of millions of p
     nic_out[c], nic_in[c]  card c into / out of the fabric; several cards of one GPU are one link of their sum
     up[l, s], down[s, l]   leaf l to spine s and back
 
-Between nodes a message leaves by the source's card and arrives by the destination's. On a rail-optimised fabric a message to
-another rail first crosses NVLink to the local GPU of that rail, whose card sends it (NCCL's PXN), so that it stays below one
-leaf. The spine is chosen by a fixed hash of the two cards (ECMP).
+Between nodes a message leaves by the source's card and arrives by the destination's. On a rail-optimised fabric a
+message to another rail first crosses NVLink to the local GPU of that rail, whose card sends it (NCCL's PXN), so that it
+stays below one leaf. The spine is chosen by a fixed hash of the two cards (ECMP).
 """
 
 from __future__ import annotations

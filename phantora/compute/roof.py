@@ -20,12 +20,14 @@ class GpuFigures(Protocol):
 
 
 # Bytes per element of every torch dtype that reaches a kernel.
+# fmt: off
 ITEM_BYTES: dict[str, int] = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8,
     "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
     "float4_e2m1fn_x2": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
     "complex32": 4, "complex64": 8, "complex128": 16,
 }
+# fmt: on
 
 # Time of an empty kernel when kernels follow each other on a stream: its run (~0.9 us) and the gap to the next one.
 # Measured: x.add_(1) on one element takes 1.67 us per launch, 0.9-1.2 us of it between the profiler's time stamps.
@@ -52,7 +54,7 @@ class Roof:
         self._sm_share = self.num_sms / _RATED_SMS
 
     def flops_per_ns(self, dtype: str) -> float:
-        """Peak matrix (or, for float32 and float64, vector) rate of `dtype`; kinds a GPU lacks use the next wider one."""
+        """Peak matrix (or, for float32 and float64, vector) rate of `dtype`; a kind the GPU lacks uses the next wider."""
         for name in _WIDER.get(dtype, (dtype, "float32")):
             if name in self._flops_per_ns:
                 return self._flops_per_ns[name]

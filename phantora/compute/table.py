@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import bisect
 import gzip
+import heapq
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -64,7 +66,7 @@ class Curve:
         return value, min(x - low, high - x)
 
     def _nearest(self, x: tuple[float, ...]) -> tuple[float, float]:
-        near = sorted((math.dist(x, point), i) for i, point in enumerate(self.logs))[:_NEIGHBOURS]
+        near = heapq.nsmallest(_NEIGHBOURS, zip(map(math.dist, self.logs, itertools.repeat(x)), itertools.count()))
         weights = [1.0 / (d + _SOFTENING) ** _POWER for d, _ in near]
         value = sum(w * self.residuals[i] for w, (_, i) in zip(weights, near)) / sum(weights)
         return value, near[0][0]
@@ -88,7 +90,9 @@ class Table:
         return self._curves[name]
 
 
-def fit(points: list[tuple[Position, float, float]], model: Callable[[Position], float], weights: tuple[float, ...]) -> Curve:
+def fit(
+    points: list[tuple[Position, float, float]], model: Callable[[Position], float], weights: tuple[float, ...]
+) -> Curve:
     """A curve through `points` (position, device ns, host ns)."""
     rows = sorted(
         (tuple(math.log2(max(v, 1)) * w for v, w in zip(at, weights)), math.log(ns / model(at)), at, ns)

@@ -261,8 +261,6 @@ class Simulation:
                 answered.append(True)
                 self.answer(rank, fields, done=time_ns is not None and time_ns <= clock_ns)
 
-        # Not done for certain once nothing can happen before the caller's clock and the time is still unknown.
-        self._in_order(rank, fields, lambda: decide(None))
         if fields["what"] == "stream":
             timeline.when_done(timeline.stream(fields["device"], fields["stream"]), decide)
         else:
@@ -271,6 +269,8 @@ class Simulation:
                 decide(0)
             else:
                 event.when_known(decide)
+        if not answered:  # not done, for certain, once nothing can happen before the caller's clock
+            self._in_order(rank, fields, lambda: decide(None))
 
     def _call_event_time(self, rank: Rank, fields: dict[str, Any]) -> None:
         event = rank.timeline.event(fields["event"])

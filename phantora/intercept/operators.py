@@ -44,7 +44,6 @@ NOT_SIMULATED = {
     "_cudnn_init_dropout_state": "replaced in rnn.py, which needs no dropout state",
     "_cudnn_ctc_loss": "torch chooses it only for targets on the CPU with cuDNN's limits; _ctc_loss is simulated",
     "_cudnn_ctc_loss.Tensor": "as _cudnn_ctc_loss",
-    "_efficientzerotensor": "made by special kernel in factories (a plain tensor of zeros)",
 }
 _AMD_ONLY = re.compile(r"^_?(miopen|batch_norm_.*hip|hip)")
 

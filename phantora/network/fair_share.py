@@ -1,21 +1,24 @@
 """Max-min fair rates of flows on links.
 
-A row is a set of equal flows that move together: a path with a count, or the edges of one collective that all carry the same
-number of bytes and keep step. On link l it uses u[f, l] times its rate (the number of its flows that cross the link):
+A row is a set of equal flows that move together: a path with a count, or the edges of one collective that all carry the
+same number of bytes and keep step. On link l it uses u[f, l] times its rate (the number of its flows that cross the
+link):
 
     for every link l:   sum over rows f of  u[f, l] * rate[f]  <=  capacity[l]
     among all such rates, the smallest is as large as possible, then the next smallest, and so on.
 
-The caller sets capacities, links and usages; the solver computes the rates. They are unique, and recognised by this: every row
-has a bottleneck, a link that is full and on which no row has a higher rate. A row without links is not allowed.
+The caller sets capacities, links and usages; the solver computes the rates. They are unique, and recognised by this:
+every row has a bottleneck, a link that is full and on which no row has a higher rate. A row without links is not
+allowed.
 
 Example. Links A and B of capacity 10 and 4; f on A, g on A and B, h on B with count 3:
     A: f + g <= 10,   B: g + 3 h <= 4.   Equal growth fills B first: g = h = 1. Then f grows until A is full: f = 9.
 
-Method: progressive filling, all local minima at once. A link's share is what each unit of usage would get if it were filled
-now. A link whose share is the least that any of its rows sees anywhere is a bottleneck whatever else happens (shares of other
-links only rise while slower rows are frozen); its rows are frozen at that share. Ten to ninety times fewer rounds than
-freezing only the globally tightest link (Bertsekas and Gallager, Data Networks, section 6.5.2, has the textbook form).
+Method: progressive filling, all local minima at once. A link's share is what each unit of usage would get if it were
+filled now. A link whose share is the least that any of its rows sees anywhere is a bottleneck whatever else happens
+(shares of other links only rise while slower rows are frozen); its rows are frozen at that share. Ten to ninety times
+fewer rounds than freezing only the globally tightest link, the textbook form (Bertsekas and Gallager, Data Networks,
+section 6.5.2).
 """
 
 from __future__ import annotations
@@ -84,7 +87,9 @@ def _shares(remaining: Floats, links: Indices, usages: Floats) -> Floats:
     return share
 
 
-def _local_minima(row_of_entry: Indices, links: Indices, share: Floats, num_rows: int) -> tuple[NDArray[np.bool_], Floats]:
+def _local_minima(
+    row_of_entry: Indices, links: Indices, share: Floats, num_rows: int
+) -> tuple[NDArray[np.bool_], Floats]:
     """(which rows cross a bottleneck, the least share that each row sees)."""
     share_of_entry = share[links]
     begins = np.flatnonzero(np.diff(row_of_entry, prepend=-1))

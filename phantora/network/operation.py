@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv", "gather", "scatter", "barrier"]
+Kind = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv", "gather", "scatter",
+    "barrier",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +33,16 @@ class CommOperation:
 
 
 class Network(Protocol):
-    """A fluid network on integer nanoseconds. Calls come with non-decreasing `now_ns`; equal inputs give equal answers."""
+    """A fluid network on integer nanoseconds. Calls come with non-decreasing `now_ns`; equal calls, equal answers."""
 
     def begin(self, key: int, operation: CommOperation, now_ns: int) -> None:
         """Start `operation` at `now_ns`; `key` is the caller's name for it (unique while it is in flight)."""
 
     def next_ns(self) -> int | None:
-        """When something will finish next if nothing else begins; None when idle. Never earlier than the last now_ns."""
+        """When something may finish next if nothing else begins; None when idle. Never earlier than the last now_ns.
+
+        An instant at which rates change or a latency ends also counts: advance() to it may return nothing.
+        """
 
     def advance(self, now_ns: int) -> list[int]:
-        """Move to `now_ns` (not beyond next_ns()) and return the keys of operations that are finished, in order of begin()."""
+        """Move to `now_ns` (not beyond next_ns()) and return the keys of finished operations, in order of begin()."""

@@ -6,8 +6,8 @@ from __future__ import annotations
 def busbw_factor(kind: str, group_size: int) -> float:
     """busbw / algbw of a collective among `group_size` ranks; 0.0 for a barrier and for one rank alone.
 
-    Source: nccl-tests, doc/PERFORMANCE.md, 'Bus bandwidth': all-reduce 2(n-1)/n; reduce-scatter, all-gather, all-to-all,
-    gather and scatter (n-1)/n; broadcast, reduce and send/recv 1.
+    Source: nccl-tests, doc/PERFORMANCE.md, 'Bus bandwidth': all-reduce 2(n-1)/n; reduce-scatter, all-gather,
+    all-to-all, gather and scatter (n-1)/n; broadcast, reduce and send/recv 1.
     """
     if group_size < 2 or kind == "barrier":
         return 0.0

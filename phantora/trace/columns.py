@@ -10,9 +10,10 @@ from phantora.trace.model import RankTrace
 
 
 def as_int64(column: array) -> np.ndarray:
-    """The column as int64 (a view, not a copy, where the column holds 64-bit integers; do not append while it lives)."""
-    values = np.frombuffer(column, dtype=np.dtype(column.typecode)) if len(column) else np.empty(0, np.int64)
-    return values.astype(np.int64, copy=False)
+    """The column as int64 (a view where it holds 64-bit integers: do not append while the view lives)."""
+    if not len(column):
+        return np.empty(0, np.int64)
+    return np.frombuffer(column, dtype=np.dtype(column.typecode)).astype(np.int64, copy=False)
 
 
 def finished_rows(trace: RankTrace) -> np.ndarray:

@@ -13,14 +13,23 @@ from functools import lru_cache
 from phantora.compute.call import OpCall, TensorSpec
 from phantora.compute.roof import Roof
 from phantora.compute.work import (
-    Work, base_name, ceil_div, first_tensor, flag, item_bytes, nbytes, numel, read, traffic,
+    Work,
+    base_name,
+    ceil_div,
+    first_tensor,
+    flag,
+    item_bytes,
+    nbytes,
+    numel,
+    read,
+    traffic,
 )
 
 FAMILY = "gemm"
 
 # (tile rows, tile columns, share of the peak that a full wave of such tiles reaches)
-_TILES = ((128, 256, 0.86), (128, 128, 0.76), (64, 128, 0.58), (64, 64, 0.42))
-_SPLITS = (1, 2, 4, 8)
+_TILES = ((128, 256, 0.86), (128, 128, 0.76), (64, 128, 0.58), (64, 64, 0.42), (32, 32, 0.32))
+_SPLITS = (1, 2, 4, 8, 16, 32)
 
 # Share of the peak relative to bfloat16's: SIMT float32 reaches 52 of 67 TF, TF32 426 of 494, float16 0.97 of bfloat16.
 _DTYPE_SHARE = {"float32": 0.92, "tf32": 0.99, "float16": 0.97, "float64": 0.95}
@@ -38,17 +47,24 @@ _LAYOUT = {("n", "t"): 1, ("n", "n"): 2, ("t", "n"): 4, ("t", "t"): 8}
 # How far apart points are per doubling of (batch, m, n, k, layout code, alignment).
 WEIGHTS = (1.0, 1.0, 1.0, 1.0, 0.5, 2.0)
 
+# fmt: off
 NAMES = (
-    "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "addmv_", "dot", "vdot", "ger", "addr", "linear", "matmul",
+    "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "addmv_", "dot", "vdot", "ger", "addr", "linear",
+    "matmul",
     "_addmm_activation", "_scaled_mm", "_scaled_mm_v2", "_int_mm", "_grouped_mm", "_scaled_grouped_mm",
     "_scaled_grouped_mm_v2", "mkldnn_linear", "_weight_int8pack_mm", "_weight_int4pack_mm", "_mixed_dtypes_linear",
     "addmm_", "baddbmm_", "addbmm_", "linear_backward",
 )
+# fmt: on
 
 # Names of the operands in the schemas, in the order in which they are looked for.
 _LEFT = ("self", "mat1", "batch1", "input", "mat_a", "mat1_", "vec1")
-_PAIRS = (("mat1", "mat2"), ("batch1", "batch2"), ("mat_a", "mat_b"), ("self", "mat2"), ("mat", "vec"), ("vec1", "vec2"),
-          ("self", "vec2"), ("self", "vec"), ("self", "tensor"), ("self", "other"), ("input", "weight"))
+# fmt: off
+_PAIRS = (
+    ("mat1", "mat2"), ("batch1", "batch2"), ("mat_a", "mat_b"), ("self", "mat2"), ("mat", "vec"), ("vec1", "vec2"),
+    ("self", "vec2"), ("self", "vec"), ("self", "tensor"), ("self", "other"), ("input", "weight"),
+)
+# fmt: on
 
 
 def describe(call: OpCall) -> tuple[Work, ...]:
@@ -56,6 +72,8 @@ def describe(call: OpCall) -> tuple[Work, ...]:
     if left is None or right is None or not left.shape:
         return ()
     name = base_name(call.name)
+    if "grouped" in name and min(len(left.shape), len(right.shape)) < 2:
+        return ()
     if name == "linear_backward":
         return _linear_backward(call, left, right)
     batch, m, n, k = _sizes(name, left, right, call)
@@ -63,8 +81,16 @@ def describe(call: OpCall) -> tuple[Work, ...]:
     layout = _LAYOUT[(_order(left, transposed=False), _order(right, transposed=name == "linear"))]
     align = _alignment(left, right, n)
     kind = "bmm" if batch > 1 else "addmm" if name in ("addmm", "addmm_", "_addmm_activation") else "mm"
-    return (Work(family=FAMILY, curves=_curves(kind, dtype), at=(batch, m, n, k, layout, align),
-                 flops=2 * batch * m * n * k, bytes=traffic(call), num_kernels=_num_kernels(batch, m, n, k)),)
+    return (
+        Work(
+            family=FAMILY,
+            curves=_curves(kind, dtype),
+            at=(batch, m, n, k, layout, align),
+            flops=2 * batch * m * n * k,
+            bytes=traffic(call),
+            num_kernels=_num_kernels(batch, m, n, k),
+        ),
+    )
 
 
 @lru_cache(maxsize=64)
@@ -120,7 +146,13 @@ def _linear_backward(call: OpCall, left: TensorSpec, right: TensorSpec) -> tuple
     curve, align = _curves("mm", _compute_dtype(call, left)), _row_alignment((k, n), left.dtype)
     flops = 2 * rows * k * n
     return tuple(
-        Work(family=FAMILY, curves=curve, at=at, flops=flops, bytes=nbytes(left) + nbytes(right) + rows * n * item_bytes(left.dtype))
+        Work(
+            family=FAMILY,
+            curves=curve,
+            at=at,
+            flops=flops,
+            bytes=nbytes(left) + nbytes(right) + rows * n * item_bytes(left.dtype),
+        )
         for at in ((1, rows, k, n, 2, align), (1, n, k, rows, 4, align))
     )
 

@@ -78,7 +78,11 @@ bool has_python_frame() {
 
 // The engine runs this call by itself. Python called from a backward (recomputation under activation checkpointing, a
 // hook, a Python autograd.Function) costs as much as Python called from forward.
+enum Caller : int { kNotFixed, kPython, kEngine };
+thread_local int fixed_caller = kNotFixed;
+
 bool in_native_backward() {
+  if (fixed_caller != kNotFixed) return fixed_caller == kEngine;
   return torch::autograd::get_current_graph_task_id() != -1 && !has_python_frame();
 }
 
@@ -136,6 +140,12 @@ void set_mode(bool measured, double scale) {
 void set_call_cost(Kind kind, CallCost cost) { call_costs[int(kind)] = cost; }
 
 const CallCost& call_cost(Kind kind) { return call_costs[int(kind)]; }
+
+SameCallerScope::SameCallerScope() : previous_(fixed_caller) {
+  fixed_caller = in_native_backward() ? kEngine : kPython;
+}
+
+SameCallerScope::~SameCallerScope() { fixed_caller = previous_; }
 
 void restart_cpu_time() { counted_cpu_ns = thread_cpu_ns(); }
 

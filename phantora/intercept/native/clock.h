@@ -31,5 +31,18 @@ void set_call_cost(Kind kind, CallCost cost);
 const CallCost& call_cost(Kind kind);
 void restart_cpu_time(); // the calling thread's CPU time so far is not counted (after fork it starts again at zero)
 
+// While it lives, whoever stands behind the calling thread's calls stays who it was at its construction: a Python kernel
+// that the autograd engine called is not Python code of the user's.
+class SameCallerScope {
+ public:
+  SameCallerScope();
+  ~SameCallerScope();
+  SameCallerScope(const SameCallerScope&) = delete;
+  SameCallerScope& operator=(const SameCallerScope&) = delete;
+
+ private:
+  const int previous_;
+};
+
 } // namespace clock
 } // namespace phantora::native

@@ -47,6 +47,7 @@ at::Tensor Contents::view(const at::Tensor& like, size_t storage_bytes) {
 
 at::Tensor Contents::view_for_writing(const at::Tensor& like, size_t storage_bytes) {
   const bool is_whole = covers(like, storage_bytes);
+  if (is_whole) is_stand_in_ = false;
   if (pending_ && is_whole) pending_.reset();
   if (pending_) resolve_pending(storage_bytes);
   if (!shadow_.defined()) make_shadow(storage_bytes, !is_whole);
@@ -94,6 +95,7 @@ void Contents::move_to(Contents& target, size_t old_bytes, size_t new_bytes) {
     target.make_shadow(new_bytes, true);
     std::memcpy(target.shadow_.mutable_data_ptr(), shadow_.const_data_ptr(), std::min(old_bytes, new_bytes));
   }
+  target.is_stand_in_ = is_stand_in_;
   if (pending_ && new_bytes >= old_bytes) target.pending_ = std::move(pending_);
   forget();
 }

@@ -19,6 +19,7 @@ class Contents {
   void forget() {
     if (shadow_.defined()) shadow_.reset();
     if (pending_) pending_.reset();
+    is_stand_in_ = false;
   }
 
   // A CPU tensor that aliases the shadow with the shape of `like`; undefined when the contents are not known. Fetches
@@ -28,6 +29,9 @@ class Contents {
   // pending contents are dropped unseen.
   at::Tensor view_for_writing(const at::Tensor& like, size_t storage_bytes);
   void set_bytes(const std::string& bytes);
+  // A stand-in is a value that the simulator made up; reading it is counted by the kernels in Python.
+  void mark_stand_in() { is_stand_in_ = shadow_.defined(); }
+  bool is_stand_in() const { return is_stand_in_; }
   void add_pending(const at::Tensor& like, int64_t token);
   // After the storage changed its size.
   void move_to(Contents& target, size_t old_bytes, size_t new_bytes);
@@ -44,6 +48,7 @@ class Contents {
   void make_shadow(size_t storage_bytes, bool zeroed);
 
   at::Tensor shadow_; // flat bytes
+  bool is_stand_in_ = false;
   std::unique_ptr<std::vector<Pending>> pending_;
 };
 

@@ -144,6 +144,7 @@ int64_t define_signature(const Signature& signature) {
 }
 
 void launch(int64_t signature, int device, int64_t stream) {
+  if (signature < 0) return;
   {
     Lock lock(mutex);
     if (!recording) return;
@@ -361,8 +362,10 @@ void unlock_after_fork() { mutex.unlock(); }
 void reset_after_fork(bool keep_recording) {
   ring.clear();
   ring_is_full = false;
+  timeline = Timeline{};
   if (!keep_recording) recording = false;
   clock::restart_cpu_time();
+  clock::set_now_ns(0);
 }
 
 } // namespace phantora::native::device

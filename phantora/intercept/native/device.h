@@ -31,7 +31,7 @@ struct Signature {
   CallCost host;
 };
 int64_t define_signature(const Signature& signature); // ids count from 0
-void launch(int64_t signature, int device, int64_t stream);
+void launch(int64_t signature, int device, int64_t stream); // negative: nothing for the device to do
 
 // --- events: every record has a new id, so that a wait names the version of its time
 int64_t record_event(int device, int64_t stream, int64_t replaced_event = 0);
@@ -68,6 +68,7 @@ void destroy_graph(int64_t graph);
 
 void lock_for_fork();
 void unlock_after_fork();
+// A forked process starts at time 0 with idle streams and an empty ring.
 void reset_after_fork(bool keep_recording);
 
 } // namespace phantora::native::device

@@ -42,8 +42,8 @@ class LocalStreamClock final : public memory::StreamClock {
   const int device_;
 };
 
-struct Device {
-  Device(int index, memory::DeviceMemory capacity)
+struct SimulatedMemory {
+  SimulatedMemory(int index, memory::DeviceMemory capacity)
       : clock(index), allocator(index, memory::config_from_environment(), capacity, &clock, hooks()) {}
 
   memory::Hooks hooks() {
@@ -60,16 +60,16 @@ struct Device {
   int num_mallocs = 0, num_frees = 0; // driver calls not yet paid for
 };
 
-auto& devices = *new std::vector<std::unique_ptr<Device>>;
+auto& devices = *new std::vector<std::unique_ptr<SimulatedMemory>>;
 memory::DeviceMemory capacity;
 std::optional<size_t> limit;
 
-Device& device_at(c10::DeviceIndex index) {
+SimulatedMemory& device_at(c10::DeviceIndex index) {
   TORCH_CHECK(index >= 0 && index < num_devices(), "CUDA error: invalid device ordinal");
   if (devices.size() <= size_t(index)) devices.resize(size_t(index) + 1);
   auto& device = devices[size_t(index)];
   if (!device) {
-    device = std::make_unique<Device>(index, capacity);
+    device = std::make_unique<SimulatedMemory>(index, capacity);
     if (limit) device->allocator.set_memory_limit(limit);
   }
   return *device;
@@ -81,7 +81,7 @@ struct HostWork {
   std::vector<int64_t> events;
   int num_mallocs, num_frees;
 
-  explicit HostWork(int index, Device& device)
+  explicit HostWork(int index, SimulatedMemory& device)
       : device(index), events(std::exchange(device.clock.put_off, {})),
         num_mallocs(std::exchange(device.num_mallocs, 0)), num_frees(std::exchange(device.num_frees, 0)) {}
 
@@ -202,7 +202,7 @@ c10::DataPtr allocate(size_t num_bytes, c10::DeviceIndex index) {
   const c10::Device where(c10::DeviceType::CUDA, index);
   if (num_bytes == 0) return {nullptr, nullptr, &free_nothing, where};
   std::unique_lock<std::mutex> lock(allocator_mutex);
-  Device& device = device_at(index);
+  SimulatedMemory& device = device_at(index);
   const memory::Result result = device.allocator.allocate(num_bytes, current_stream(index));
   const Totals totals(device.allocator);
   const HostWork work(index, device);
@@ -266,7 +266,7 @@ void set_capacity(int64_t total_bytes, int64_t context_bytes) {
 void set_limit_bytes(int64_t limit_bytes) {
   Lock lock(allocator_mutex);
   limit = limit_bytes < 0 ? std::nullopt : std::optional<size_t>(size_t(limit_bytes));
-  for_each_device([](int, Device& device) { device.allocator.set_memory_limit(limit); });
+  for_each_device([](int, SimulatedMemory& device) { device.allocator.set_memory_limit(limit); });
 }
 
 int64_t limit_bytes() {
@@ -305,7 +305,7 @@ void empty_cache() {
   std::vector<HostWork> all_work;
   {
     Lock lock(allocator_mutex);
-    for_each_device([&](int index, Device& device) {
+    for_each_device([&](int index, SimulatedMemory& device) {
       device.allocator.empty_cache();
       all_work.emplace_back(index, device);
     });
@@ -368,7 +368,8 @@ void begin_pool(c10::DeviceIndex device, uint64_t first, uint64_t second, int64_
   Lock lock(allocator_mutex);
   const auto thread = std::this_thread::get_id();
   device_at(device).allocator.begin_allocate_to_pool({first, second}, [stream, thread](int64_t used) {
-    return stream < 0 ? std::this_thread::get_id() == thread : used == stream;
+    if (stream == kAllStreams) return true;
+    return stream == kThisThread ? std::this_thread::get_id() == thread : used == stream;
   });
 }
 

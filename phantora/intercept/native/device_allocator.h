@@ -45,7 +45,8 @@ PyObject* statistics(c10::DeviceIndex device); // dict of the names of torch.cud
 PyObject* snapshot(c10::DeviceIndex device);   // list of the segments of torch.cuda.memory_snapshot
 int64_t block_bytes(c10::DeviceIndex device, uint64_t address); // rounded size of a live allocation
 
-// Private pools of CUDA graphs and torch.cuda.MemPool. begin: allocations of `stream` (-1: of the calling thread).
+// Private pools of CUDA graphs and torch.cuda.MemPool. begin: which allocations go there.
+constexpr int64_t kThisThread = -1, kAllStreams = -2;
 void create_pool(c10::DeviceIndex device, uint64_t first, uint64_t second);
 void begin_pool(c10::DeviceIndex device, uint64_t first, uint64_t second, int64_t stream);
 void end_pool(c10::DeviceIndex device, uint64_t first, uint64_t second);

@@ -1,9 +1,10 @@
 // Where cudaMalloc puts segments. No memory is behind the addresses, but their order decides between equal free blocks.
 //
 // Inferred from the addresses in an allocation log of a training step on an H200 (driver 580, CUDA 13.0): the driver
-// reserves ranges that are multiples of 32 MiB, each below the last one; a segment goes into the newest range with a hole
-// for it, at the hole's start (so 2 MiB and 12 MiB segments fill the ends of ranges made for 48 or 148 MiB); ranges stay
-// when they are empty. What else lives in the address space of a real process (libraries, pinned memory) is not modelled.
+// reserves ranges that are multiples of 32 MiB, each below the last one; a segment goes into the newest range with a
+// hole for it, at the hole's start (so 2 MiB and 12 MiB segments fill the ends of ranges made for 48 or 148 MiB);
+// ranges stay when they are empty. What else lives in the address space of a real process (libraries, pinned memory) is
+// not modelled.
 #pragma once
 
 #include <cstddef>

@@ -42,9 +42,9 @@ struct Block {
 
   bool is_split() const { return prev || next; }
   bool is_active() const { return allocated || num_events > 0 || !stream_uses.empty(); }
-  void note_use(int64_t stream, bool capturing) {
-    insert_sorted(stream_uses, stream);
-    if (capturing) insert_sorted(capture_uses, stream);
+  void note_use(int64_t user, bool capturing) {
+    insert_sorted(stream_uses, user);
+    if (capturing) insert_sorted(capture_uses, user);
   }
   void forget_capture_uses() {
     std::vector<int64_t> rest;

@@ -1,50 +1,67 @@
-// PyTorch's CUDA caching allocator, emulated: the same blocks, segments, addresses' order and statistics, without memory.
+// PyTorch's CUDA caching allocator, emulated: the same blocks, segments and statistics, without memory.
 //
-// Mirrors DeviceCachingAllocator of c10/cuda/CUDACachingAllocator.cpp (torch 2.11 to 2.14). Header-only, C++20, no torch.
-// One object per device; nothing locks inside: the caller holds one mutex per object, for reading too.
+// Mirrors DeviceCachingAllocator of c10/cuda/CUDACachingAllocator.cpp (torch 2.11 to 2.14). Header-only C++20.
+// One object per device. Nothing locks inside: the caller holds one mutex per object, for reading too.
 //
 //   namespace phantora::memory
 //   struct StreamClock { virtual int64_t record(int64_t stream); virtual bool done(int64_t ticket);
-//                        virtual void synchronize(int64_t ticket); };   // see stream_clock.h
-//   struct DeviceMemory { size_t total_bytes, context_bytes; };         // capacity; what a CUDA context takes of it
-//   struct Hooks { std::function<void(const TraceEvent&)> trace;        // every action of torch's memory history
-//                  std::function<void(const DeviceCall&)> device_call;  // cudaMalloc / cudaFree / map / unmap: cost them here
-//                  std::function<uint64_t(size_t bytes)> place; };      // address of a segment (0: ours); for replays
+//                        virtual void synchronize(int64_t ticket); };     // stream_clock.h; null: all work is done
+//   struct DeviceMemory { size_t total_bytes, context_bytes; };           // capacity; what a CUDA context takes of it
+//   struct Hooks { std::function<void(const TraceEvent&)> trace;          // every action of torch's memory history
+//                  std::function<void(const DeviceCall&)> device_call;  // driver calls: their cost
+//                  std::function<uint64_t(size_t bytes)> place; };        // a segment's address (0: ours)
 //   CachingAllocator(int device, Config, DeviceMemory, StreamClock*, Hooks = {});
 //
-//   Result allocate(size_t bytes, int64_t stream);    // Result{address, ok, oom}; 0 bytes: address 0, ok
-//   void   free(uint64_t address);                    // address 0: nothing; unknown: std::invalid_argument
-//   void   record_stream(uint64_t address, int64_t stream);
-//   bool   owns(uint64_t address) const;              // a live allocation starts there
-//   size_t block_size(uint64_t address) const;        // rounded bytes of that allocation, 0 if unknown
-//   std::pair<uint64_t, size_t> segment_of(uint64_t address) const;     // base and bytes, as for an IPC handle
-//   void   empty_cache(PoolId = {0, 0});
-//   size_t largest_free_block() const;                // torch's cacheInfo
+//   Result allocate(size_t bytes, int64_t stream);       // Result{address, ok, oom}; 0 bytes: address 0, ok
+//   void free(uint64_t address);                         // 0: nothing
+//   void record_stream(uint64_t address, int64_t stream);
+//   bool owns(uint64_t address) const;                   // a live allocation starts there
+//   size_t block_size(uint64_t address) const;           // rounded bytes of that allocation, 0 if unknown
+//   std::pair<uint64_t, size_t> segment_of(uint64_t address) const;       // base and bytes, as for an IPC handle
+//   void empty_cache(PoolId = {0, 0});
+//   size_t largest_free_block() const;                   // torch's cacheInfo
 //
-//   void set_memory_fraction(double); double memory_fraction() const;   // of total_bytes
-//   void set_memory_limit(std::optional<size_t> bytes);                 // what PyTorch may reserve (no value: no limit)
-//   void set_other_bytes(size_t);                     // memory of this device held outside the allocator (NCCL, ...)
-//   std::pair<size_t, size_t> memory_info() const;    // free, total: cudaMemGetInfo
-//   void apply_settings(std::string_view);            // torch.cuda.memory._set_allocator_settings; throws ConfigError
+//   void set_device_memory(DeviceMemory);                // capacity, when it becomes known later
+//   std::pair<size_t, size_t> memory_info() const;       // free, total: cudaMemGetInfo
+//   void set_other_bytes(size_t);                        // memory held outside the allocator (NCCL, other processes)
+//   void set_memory_fraction(double);                    // of total_bytes: torch.cuda.set_per_process_memory_fraction
+//   double memory_fraction() const;
+//   void set_memory_limit(std::optional<size_t> bytes);  // the same in bytes; none: only the capacity limits
+//   void apply_settings(std::string_view);               // torch.cuda.memory._set_allocator_settings; ConfigError
 //   const Config& config() const;
 //
-//   const DeviceStats& stats() const;                 // .flatten(): names and values of torch.cuda.memory_stats
-//   void reset_peak(); void reset_accumulated();
-//   std::vector<Segment> snapshot(PoolId = {0, 0});   // torch.cuda.memory_snapshot, sorted by address
+//   const DeviceStats& stats() const;                    // .flatten(): names and values of torch.cuda.memory_stats
+//   void reset_peak();
+//   void reset_accumulated();
+//   std::vector<Segment> snapshot(PoolId = {0, 0});      // torch.cuda.memory_snapshot, sorted by address
 //
 //   Private pools (CUDA graphs, torch.cuda.MemPool), as in torch:
-//   void create_pool(PoolId, bool own_allocator = false);               // or one more user of it
+//   void create_pool(PoolId, bool own_allocator = false);                 // or one more user of it
 //   void begin_allocate_to_pool(PoolId, std::function<bool(int64_t stream)> filter);
-//   void end_allocate_to_pool(PoolId); void release_pool(PoolId); int pool_use_count(PoolId) const;
-//   void set_use_on_oom(PoolId, bool); void set_no_split(PoolId);
+//   void end_allocate_to_pool(PoolId);
+//   void release_pool(PoolId);
+//   int pool_use_count(PoolId) const;
+//   void set_use_on_oom(PoolId, bool);
+//   void set_no_split(PoolId);
 //
-//   Beside it: parse_config(text), config_from_environment() (config.h); oom_message(const Oom&), format_size (oom.h).
-//   Streams are any int64 ids; 0 is the default stream. Sizes are bytes. Errors of the caller throw std::invalid_argument.
+// Beside it: parse_config(text), config_from_environment() (config.h); oom_message(const Oom&), format_size (oom.h).
+// Streams are any int64 ids, 0 is the default stream. Addresses of device d lie in [(d + 1) << 54, (d + 2) << 54).
+// Mistakes of the caller (an unknown address or pool, ...) throw std::invalid_argument.
 #pragma once
 
+#include <algorithm>
+#include <bit>
+#include <functional>
 #include <map>
+#include <optional>
 #include <set>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <tuple>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "heap.h"
 #include "oom.h"
@@ -62,8 +79,12 @@ struct Result {
 class CachingAllocator {
  public:
   CachingAllocator(int device, Config config, DeviceMemory memory, StreamClock* clock, Hooks hooks = {})
-      : device_(device), heap_(device, std::move(config), memory, std::move(hooks)),
-        large_(false, nullptr, heap_.nodes()), small_(true, nullptr, heap_.nodes()), active_(heap_.nodes()), pending_(clock) {
+      : device_(device),
+        heap_(device, std::move(config), memory, std::move(hooks)),
+        large_(false, nullptr, heap_.nodes()),
+        small_(true, nullptr, heap_.nodes()),
+        active_(heap_.nodes()),
+        pending_(clock) {
     active_.reserve(4096);
     set_memory_fraction(heap_.config().per_process_memory_fraction);
     heap_.stats().max_split_size = static_cast<int64_t>(heap_.config().max_split_size);
@@ -91,9 +112,12 @@ class CachingAllocator {
     heap_.stats().allocated_bytes.decrease(block->size, block->pool->is_small);
     heap_.trace(TraceEvent::kFreeRequested, block, block->requested_size);
     if (block->size >= heap_.config().max_split_size) heap_.stats().oversize_allocations.decrease(1);
-    if (block->stream_uses.empty()) finish_free(block);
-    else if (captures_.empty()) pending_.add(block);
-    else pending_.defer(block);
+    if (block->stream_uses.empty())
+      finish_free(block);
+    else if (captures_.empty())
+      pending_.add(block);
+    else
+      pending_.defer(block);
   }
 
   void record_stream(uint64_t address, int64_t stream) {
@@ -141,6 +165,7 @@ class CachingAllocator {
     return allowed ? static_cast<double>(*allowed) / static_cast<double>(heap_.memory().total_bytes) : 1.0;
   }
   void set_memory_limit(std::optional<size_t> bytes) { heap_.set_allowed_bytes(bytes); }
+  void set_device_memory(DeviceMemory memory) { heap_.set_memory(memory); }
   void set_other_bytes(size_t bytes) { heap_.set_other_bytes(bytes); }
   std::pair<size_t, size_t> memory_info() const { return {heap_.available_bytes(), heap_.memory().total_bytes}; }
   void apply_settings(std::string_view text) { memory::apply_settings(text, heap_.config()); }
@@ -314,7 +339,8 @@ class CachingAllocator {
   Result out_of_memory(const Request& request) {
     DeviceStats& stats = heap_.stats();
     ++stats.num_ooms;
-    if (heap_.config().throw_on_cudamalloc_oom && !heap_.within_limit(request.segment_bytes)) ++stats.num_oom_rejections;
+    if (heap_.config().throw_on_cudamalloc_oom && !heap_.within_limit(request.segment_bytes))
+      ++stats.num_oom_rejections;
     heap_.trace(TraceEvent::kOom, heap_.available_bytes(), request.size, request.stream, request.pool->id());
     Result result{0, false, numbers()};
     result.oom.alloc_bytes = request.segment_bytes;

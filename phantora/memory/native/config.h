@@ -1,7 +1,7 @@
 // Settings of the caching allocator: what PYTORCH_CUDA_ALLOC_CONF / PYTORCH_ALLOC_CONF can say.
 //
-// Mirrors c10/core/AllocatorConfig.{h,cpp} and c10/cuda/CUDAAllocatorConfig.{h,cpp} of torch 2.13, including the wording
-// of its errors. Sizes are bytes.
+// Mirrors c10/core/AllocatorConfig.{h,cpp} and c10/cuda/CUDAAllocatorConfig.{h,cpp} of torch 2.13, including the
+// wording of its errors. Sizes are bytes.
 #pragma once
 
 #include <algorithm>
@@ -19,26 +19,26 @@
 namespace phantora::memory {
 
 inline constexpr size_t kMiB = size_t{1} << 20;
-inline constexpr size_t kMinBlockSize = 512;        // every size is rounded up to a multiple of this
-inline constexpr size_t kSmallSize = kMiB;          // largest request served from the small pool
-inline constexpr size_t kSmallBuffer = 2 * kMiB;    // segment of the small pool
-inline constexpr size_t kMinLargeAlloc = 10 * kMiB; // smaller ones share a segment of large_segment_size
-inline constexpr size_t kRoundLarge = 2 * kMiB;     // segments above that are multiples of this
+inline constexpr size_t kMinBlockSize = 512;         // every size is rounded up to a multiple of this
+inline constexpr size_t kSmallSize = kMiB;           // largest request served from the small pool
+inline constexpr size_t kSmallBuffer = 2 * kMiB;     // segment of the small pool
+inline constexpr size_t kMinLargeAlloc = 10 * kMiB;  // smaller ones share a segment of large_segment_size
+inline constexpr size_t kRoundLarge = 2 * kMiB;      // segments above that are multiples of this
 inline constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
 
 struct Config {
   size_t large_segment_size = 20 * kMiB;
-  size_t max_split_size = kUnlimited;            // free blocks of at least this size are never split
-  size_t max_non_split_rounding_size = 20 * kMiB; // how much larger an unsplit oversize block may be than the request
+  size_t max_split_size = kUnlimited;              // free blocks of at least this size are never split
+  size_t max_non_split_rounding_size = 20 * kMiB;  // how much larger an unsplit oversize block may be than the request
   // Divisions of the interval [1 MiB << i, 2 MiB << i); 0 or 1: plain rounding to 512 bytes.
   std::array<size_t, 16> roundup_power2_divisions{};
-  double garbage_collection_threshold = 0.0; // fraction of the allowed maximum; 0: off
+  double garbage_collection_threshold = 0.0;  // fraction of the allowed maximum; 0: off
   bool expandable_segments = false;
   double per_process_memory_fraction = 1.0;
   bool throw_on_cudamalloc_oom = false;
-  bool graph_capture_record_stream_reuse = false; // accepted; blocks are reused after the capture as with False
+  bool graph_capture_record_stream_reuse = false;  // accepted; blocks are reused after the capture as with False
   std::string backend = "native";
-  std::string settings; // the text that was parsed last, as torch.cuda.memory reports it
+  std::string settings;  // the text that was parsed last, as torch.cuda.memory reports it
 
   size_t divisions_for(size_t size) const {
     const int log_size = std::bit_width(size) - 1;
@@ -93,7 +93,8 @@ class ConfigParser {
   }
   void expect(const char* token) {
     const std::string& got = next();
-    if (got != token) throw ConfigError(std::string("Expected '") + token + "' in allocator config but got '" + got + "'");
+    if (got != token)
+      throw ConfigError(std::string("Expected '") + token + "' in allocator config but got '" + got + "'");
   }
   size_t integer() {
     const std::string& token = next();
@@ -157,16 +158,24 @@ class ConfigParser {
     }
   }
 
-  // Options of the host allocator, and of locking: nothing to emulate.
+  // Options of the host allocator, of locking, of address reservation: nothing to emulate.
   void skip_value_without_effect(const std::string& key) {
-    static constexpr std::array<std::string_view, 11> known{
-        "release_lock_on_cudamalloc",     "release_lock_on_hipmalloc",     "pinned_use_cuda_host_register",
-        "pinned_use_hip_host_register",   "pinned_num_register_threads",   "pinned_reserve_segment_size_mb",
-        "pinned_use_background_threads",  "pinned_max_round_threshold_mb", "pinned_max_cached_size_mb",
-        "pinned_free_catch_all",          "expandable_segments_reserve"};
+    static constexpr std::array<std::string_view, 12> known{"release_lock_on_cudamalloc",
+                                                            "release_lock_on_hipmalloc",
+                                                            "pinned_use_cuda_host_register",
+                                                            "pinned_use_hip_host_register",
+                                                            "pinned_num_register_threads",
+                                                            "pinned_reserve_segment_size_mb",
+                                                            "pinned_use_background_threads",
+                                                            "pinned_max_round_threshold_mb",
+                                                            "pinned_max_cached_size_mb",
+                                                            "pinned_free_catch_all",
+                                                            "expandable_segments_reserve",
+                                                            "expandable_segments_reserve_by_class"};
     check(std::find(known.begin(), known.end(), key) != known.end(),
           "Unrecognized key '" + key + "' in CUDA allocator config.");
-    next();
+    if (next() == "[")
+      while (next() != "]") continue;
   }
 
   size_t megabytes(const std::string& key) {
@@ -213,7 +222,8 @@ class ConfigParser {
     } catch (const std::logic_error&) {
     }
     check(std::has_single_bit(value), "For roundups, the intervals have to be power of 2 ");
-    return std::min<size_t>(static_cast<size_t>(std::bit_width(value)) - 1, config_.roundup_power2_divisions.size() - 1);
+    return std::min<size_t>(static_cast<size_t>(std::bit_width(value)) - 1,
+                            config_.roundup_power2_divisions.size() - 1);
   }
 
   Config& config_;

@@ -1,7 +1,7 @@
 // Segments: getting them from the device, cutting them into blocks, merging blocks again, giving segments back.
 //
-// The lower half of the allocator (caching_allocator.h decides what to try in which order). Each function mirrors the one
-// of DeviceCachingAllocator that its comment names.
+// The lower half of the allocator (caching_allocator.h decides what to try in which order). Each function mirrors the
+// one of DeviceCachingAllocator that its comment names.
 #pragma once
 
 #include <list>
@@ -16,8 +16,7 @@ namespace phantora::memory {
 class Heap {
  public:
   Heap(int device, Config config, DeviceMemory memory, Hooks hooks)
-      : device_(device), config_(std::move(config)), memory_(memory), hooks_(std::move(hooks)),
-        addresses_(device) {}
+      : device_(device), config_(std::move(config)), memory_(memory), hooks_(std::move(hooks)), addresses_(device) {}
   Heap(const Heap&) = delete;
   Heap& operator=(const Heap&) = delete;
 
@@ -26,6 +25,7 @@ class Heap {
   DeviceStats& stats() { return stats_; }
   const DeviceStats& stats() const { return stats_; }
   const DeviceMemory& memory() const { return memory_; }
+  void set_memory(DeviceMemory memory) { memory_ = memory; }
   std::pmr::memory_resource* nodes() { return &nodes_; }
   std::optional<size_t> allowed_bytes() const { return allowed_bytes_; }
   void set_allowed_bytes(std::optional<size_t> bytes) { allowed_bytes_ = bytes; }
@@ -76,7 +76,8 @@ class Heap {
     return block;
   }
 
-  // try_allocate_expandable_block: a free block of at least `size`, made by mapping pages behind (or between) free ones.
+  // try_allocate_expandable_block: a free block of at least `size`, made by mapping pages behind (or between) free
+  // ones.
   Block* expand(BlockPool& pool, int64_t stream, size_t size) {
     Block* block = find_expandable(pool, stream, size);
     if (!block->mapped && !map(block, std::min(block->size, size))) return nullptr;
@@ -145,8 +146,10 @@ class Heap {
   void release_all(BlockPool& pool) {
     std::vector<Block*> whole, expandable;
     for (const FreeKey& key : pool.free) {
-      if (key.block->expandable) expandable.push_back(key.block);
-      else if (!key.block->is_split()) whole.push_back(key.block);
+      if (key.block->expandable)
+        expandable.push_back(key.block);
+      else if (!key.block->is_split())
+        whole.push_back(key.block);
     }
     for (Block* block : whole) release(block);
     for (Block* block : expandable) {
@@ -181,7 +184,8 @@ class Heap {
 
   // garbage_collect_cached_blocks: above the threshold, releases whole free segments, the longest unused first.
   void collect_garbage(BlockPool& large) {
-    const auto threshold = static_cast<size_t>(config_.garbage_collection_threshold * static_cast<double>(*allowed_bytes_));
+    const auto threshold =
+        static_cast<size_t>(config_.garbage_collection_threshold * static_cast<double>(*allowed_bytes_));
     if (reserved_bytes_ <= threshold) return;
     const size_t target = reserved_bytes_ - threshold;
     int64_t total_age = 0, num_candidates = 0;
@@ -249,8 +253,10 @@ class Heap {
   // try_merge_blocks: `block` swallows a free neighbour. Returns the neighbour's size, 0 if it stays.
   size_t merge(Block* block, Block* neighbour) {
     if (!neighbour || neighbour->is_active() || block->mapped != neighbour->mapped) return 0;
-    if (neighbour->mapped) block->pool->erase(neighbour);
-    else block->pool->erase_unmapped(neighbour);
+    if (neighbour->mapped)
+      block->pool->erase(neighbour);
+    else
+      block->pool->erase_unmapped(neighbour);
     if (block->prev == neighbour) {
       block->address = neighbour->address;
       block->link(neighbour->prev, block->next);
@@ -263,10 +269,11 @@ class Heap {
     return size;
   }
 
-  // find_expandable_block: the lowest unmapped range that, with the free block before it, has room for `size`; else a new
-  // segment, as long as 9/8 of the device's memory so that pages can move.
+  // find_expandable_block: the lowest unmapped range that, with the free block before it, has room for `size`; else a
+  // new segment, as long as 9/8 of the device's memory so that pages can move.
   Block* find_expandable(BlockPool& pool, int64_t stream, size_t size) {
-    for (auto it = pool.unmapped.lower_bound({stream, 0, 0, nullptr}); it != pool.unmapped.end() && it->stream == stream; ++it) {
+    for (auto it = pool.unmapped.lower_bound({stream, 0, 0, nullptr});
+         it != pool.unmapped.end() && it->stream == stream; ++it) {
       Block* block = it->block;
       if (block->prev && !block->prev->is_active()) block = block->prev;
       size_t room = 0;
@@ -275,7 +282,8 @@ class Heap {
     }
     const size_t page = pool.is_small ? kSmallBuffer : config_.large_segment_size;
     const size_t bytes = (memory_.total_bytes + memory_.total_bytes / 8 + page - 1) / page * page;
-    ExpandableSegment* segment = &expandable_.emplace_back(ExpandableSegment{stream, reserve_addresses(bytes), bytes, page});
+    ExpandableSegment* segment =
+        &expandable_.emplace_back(ExpandableSegment{stream, reserve_addresses(bytes), bytes, page});
     Block* block = blocks_.make(stream, segment->address, bytes, &pool, segment);
     block->mapped = false;
     pool.insert_unmapped(block);
@@ -366,7 +374,7 @@ class Heap {
 
   const int device_;
   Config config_;
-  const DeviceMemory memory_;
+  DeviceMemory memory_;
   const Hooks hooks_;
   DeviceStats stats_;
   std::optional<size_t> allowed_bytes_;

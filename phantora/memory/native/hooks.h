@@ -15,7 +15,17 @@ struct DeviceMemory {
 };
 
 struct TraceEvent {
-  enum Action { kAlloc, kFreeRequested, kFreeCompleted, kSegmentAlloc, kSegmentFree, kSegmentMap, kSegmentUnmap, kSnapshot, kOom };
+  enum Action {
+    kAlloc,
+    kFreeRequested,
+    kFreeCompleted,
+    kSegmentAlloc,
+    kSegmentFree,
+    kSegmentMap,
+    kSegmentUnmap,
+    kSnapshot,
+    kOom
+  };
   Action action;
   int device;
   uint64_t address;  // kOom: free bytes of the device

@@ -46,7 +46,8 @@ struct Handle {
     Hooks hooks;
     hooks.trace = [this](const TraceEvent& event) {
       if (tracing)
-        trace.push_back({event.action, static_cast<int64_t>(event.address), static_cast<int64_t>(event.bytes), event.stream});
+        trace.push_back(
+            {event.action, static_cast<int64_t>(event.address), static_cast<int64_t>(event.bytes), event.stream});
     };
     hooks.place = [this](size_t) {
       if (places.empty()) return uint64_t{0};
@@ -79,7 +80,9 @@ std::string join(const std::vector<std::string>& parts) {
   return text + "]";
 }
 
-std::string number(const char* name, uint64_t value) { return std::string("\"") + name + "\":" + std::to_string(value); }
+std::string number(const char* name, uint64_t value) {
+  return std::string("\"") + name + "\":" + std::to_string(value);
+}
 
 // JSON with the keys of torch.cuda.memory_snapshot.
 std::string to_json(const Segment& segment) {
@@ -87,13 +90,13 @@ std::string to_json(const Segment& segment) {
   for (const Segment::Part& part : segment.blocks)
     blocks.push_back("{" + number("address", part.address) + "," + number("size", part.size) + "," +
                      number("requested_size", part.requested_size) + ",\"state\":\"" + part.state() + "\"}");
-  return "{" + number("device", static_cast<uint64_t>(segment.device)) + "," + number("address", segment.address) + "," +
-         number("total_size", segment.total_size) + "," + number("allocated_size", segment.allocated_size) + "," +
+  return "{" + number("device", static_cast<uint64_t>(segment.device)) + "," + number("address", segment.address) +
+         "," + number("total_size", segment.total_size) + "," + number("allocated_size", segment.allocated_size) + "," +
          number("active_size", segment.active_size) + "," + number("requested_size", segment.requested_size) +
          ",\"stream\":" + std::to_string(segment.stream) + ",\"segment_type\":\"" +
-         (segment.is_large ? "large" : "small") + "\",\"segment_pool_id\":[" + std::to_string(segment.pool.first) + "," +
-         std::to_string(segment.pool.second) + "],\"is_expandable\":" + (segment.is_expandable ? "true" : "false") +
-         ",\"blocks\":" + join(blocks) + "}";
+         (segment.is_large ? "large" : "small") + "\",\"segment_pool_id\":[" + std::to_string(segment.pool.first) +
+         "," + std::to_string(segment.pool.second) +
+         "],\"is_expandable\":" + (segment.is_expandable ? "true" : "false") + ",\"blocks\":" + join(blocks) + "}";
 }
 
 }  // namespace
@@ -103,9 +106,8 @@ extern "C" {
 void* phantora_allocator_new(int device, const char* settings, uint64_t total_bytes, uint64_t context_bytes) {
   try {
     auto handle = std::make_unique<Handle>();
-    handle->allocator = std::make_unique<CachingAllocator>(device, parse_config(settings),
-                                                           DeviceMemory{total_bytes, context_bytes}, &handle->clock,
-                                                           handle->hooks());
+    handle->allocator = std::make_unique<CachingAllocator>(
+        device, parse_config(settings), DeviceMemory{total_bytes, context_bytes}, &handle->clock, handle->hooks());
     return handle.release();
   } catch (const std::exception& e) {
     creation_error = e.what();
@@ -142,7 +144,9 @@ int phantora_allocator_apply(void* handle, const char* settings) {
 }
 void phantora_allocator_set_other_bytes(void* handle, uint64_t bytes) { of(handle).allocator->set_other_bytes(bytes); }
 uint64_t phantora_allocator_free_bytes(void* handle) { return of(handle).allocator->memory_info().first; }
-uint64_t phantora_allocator_block_size(void* handle, uint64_t address) { return of(handle).allocator->block_size(address); }
+uint64_t phantora_allocator_block_size(void* handle, uint64_t address) {
+  return of(handle).allocator->block_size(address);
+}
 int phantora_allocator_segment_of(void* handle, uint64_t address, uint64_t* base, uint64_t* bytes) {
   return guarded(handle, [&](CachingAllocator& a) { std::tie(*base, *bytes) = a.segment_of(address); });
 }
@@ -150,19 +154,26 @@ void phantora_allocator_place(void* handle, uint64_t address) { of(handle).place
 void phantora_allocator_reset_peak(void* handle) { of(handle).allocator->reset_peak(); }
 void phantora_allocator_reset_accumulated(void* handle) { of(handle).allocator->reset_accumulated(); }
 
-// action 0: create, 1: begin (stream -1: every stream), 2: end, 3: release, 4: use on OOM, 5: never split, 6: create with
-// an allocator of its own
+// action 0: create, 1: begin (stream -1: every stream), 2: end, 3: release, 4: use on OOM, 5: never split, 6: create
+// with an allocator of its own
 int phantora_allocator_pool(void* handle, int action, uint64_t first, uint64_t second, int64_t stream) {
   const PoolId id{first, second};
   return guarded(handle, [&](CachingAllocator& a) {
     switch (action) {
-      case 0: return a.create_pool(id);
-      case 1: return a.begin_allocate_to_pool(id, [stream](int64_t s) { return stream < 0 || s == stream; });
-      case 2: return a.end_allocate_to_pool(id);
-      case 3: return a.release_pool(id);
-      case 4: return a.set_use_on_oom(id, true);
-      case 5: return a.set_no_split(id);
-      default: return a.create_pool(id, true);
+      case 0:
+        return a.create_pool(id);
+      case 1:
+        return a.begin_allocate_to_pool(id, [stream](int64_t s) { return stream < 0 || s == stream; });
+      case 2:
+        return a.end_allocate_to_pool(id);
+      case 3:
+        return a.release_pool(id);
+      case 4:
+        return a.set_use_on_oom(id, true);
+      case 5:
+        return a.set_no_split(id);
+      default:
+        return a.create_pool(id, true);
     }
   });
 }

@@ -13,8 +13,8 @@
 
 namespace phantora::memory {
 
-// Waits for an event on each stream that used the block, recorded when it was freed. During a graph capture events can be
-// neither recorded nor asked, so the frees wait for its end. Without a clock, events are done at once.
+// Waits for an event on each stream that used the block, recorded when it was freed. During a graph capture events can
+// be neither recorded nor asked, so the frees wait for its end. Without a clock, events are done at once.
 class PendingFrees {
  public:
   explicit PendingFrees(StreamClock* clock) : clock_(clock) {}

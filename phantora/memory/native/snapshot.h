@@ -36,7 +36,8 @@ inline Segment describe(int device, const Block* head) {
   segment.is_expandable = head->expandable != nullptr;
   segment.pool = head->pool->id();
   for (const Block* block = head; block && block->mapped; block = block->next) {
-    segment.blocks.push_back({block->address, block->size, block->requested_size, block->allocated, block->is_active()});
+    segment.blocks.push_back(
+        {block->address, block->size, block->requested_size, block->allocated, block->is_active()});
     segment.total_size += block->size;
     if (block->allocated) segment.allocated_size += block->size;
     if (!block->is_active()) continue;

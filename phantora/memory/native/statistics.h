@@ -24,7 +24,9 @@ struct Stat {
     current -= static_cast<int64_t>(amount);
     freed += static_cast<int64_t>(amount);
   }
-  void change(int64_t amount) { amount < 0 ? decrease(static_cast<size_t>(-amount)) : increase(static_cast<size_t>(amount)); }
+  void change(int64_t amount) {
+    amount < 0 ? decrease(static_cast<size_t>(-amount)) : increase(static_cast<size_t>(amount));
+  }
   void reset_peak() { peak = current; }
   void reset_accumulated() { allocated = freed = 0; }
 };
@@ -54,7 +56,7 @@ struct PoolStat {
 using PoolId = std::pair<uint64_t, uint64_t>;  // c10::MempoolId_t; {0, 0} is the default pool
 
 struct DeviceStats {
-  PoolStat allocation, segment, active, inactive_split;                                         // counts
+  PoolStat allocation, segment, active, inactive_split;                                           // counts
   PoolStat allocated_bytes, reserved_bytes, active_bytes, inactive_split_bytes, requested_bytes;  // sums
   std::map<PoolId, PoolStat> reserved_bytes_by_private_pools;
   Stat oversize_allocations, oversize_segments;
@@ -83,9 +85,15 @@ struct DeviceStats {
   std::vector<std::pair<std::string, int64_t>> flatten() const {
     std::map<std::string, int64_t> flat;
     const std::array<std::pair<const char*, const PoolStat*>, 9> by_pool{
-        {{"allocation", &allocation}, {"segment", &segment}, {"active", &active}, {"inactive_split", &inactive_split},
-         {"allocated_bytes", &allocated_bytes}, {"reserved_bytes", &reserved_bytes}, {"active_bytes", &active_bytes},
-         {"inactive_split_bytes", &inactive_split_bytes}, {"requested_bytes", &requested_bytes}}};
+        {{"allocation", &allocation},
+         {"segment", &segment},
+         {"active", &active},
+         {"inactive_split", &inactive_split},
+         {"allocated_bytes", &allocated_bytes},
+         {"reserved_bytes", &reserved_bytes},
+         {"active_bytes", &active_bytes},
+         {"inactive_split_bytes", &inactive_split_bytes},
+         {"requested_bytes", &requested_bytes}}};
     for (const auto& [name, stat] : by_pool) add(flat, name, *stat);
     for (const auto& [id, stat] : reserved_bytes_by_private_pools)
       add(flat, "reserved_bytes_by_private_pools." + std::to_string(id.first) + "_" + std::to_string(id.second), stat);

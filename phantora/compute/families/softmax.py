@@ -1,0 +1,83 @@
+"""Softmax and the losses built on it."""
+
+from __future__ import annotations
+
+from phantora.compute.call import OpCall
+from phantora.compute.families.elementwise import pointwise
+from phantora.compute.families.streaming import items, rows, stream
+from phantora.compute.work import Work, base_name, first_tensor, nbytes, numel, read, written
+
+FAMILY = "softmax"
+LOSS_FAMILY = "loss"
+
+# fmt: off
+_SOFTMAX = {
+    "_softmax": ("softmax",), "softmax": ("softmax",), "_safe_softmax": ("softmax",), "_masked_softmax": ("softmax",),
+    "_log_softmax": ("log_softmax",), "log_softmax": ("log_softmax",),
+    "_softmax_backward_data": ("softmax_backward", "log_softmax_backward"),
+    "_masked_softmax_backward": ("softmax_backward", "log_softmax_backward"),
+    "_log_softmax_backward_data": ("log_softmax_backward",),
+}
+# fmt: on
+_NLL = ("nll_loss_forward", "nll_loss2d_forward", "nll_loss_backward", "nll_loss2d_backward")
+# fmt: off
+_POINTWISE_LOSSES = (
+    "mse_loss", "mse_loss_backward", "l1_loss", "smooth_l1_loss", "smooth_l1_loss_backward", "huber_loss",
+    "huber_loss_backward", "binary_cross_entropy", "binary_cross_entropy_backward", "soft_margin_loss",
+    "multilabel_margin_loss_forward", "multi_margin_loss", "kl_div",
+)
+# fmt: on
+_CTC = ("_ctc_loss", "_ctc_loss_backward", "_cudnn_ctc_loss")
+NAMES = tuple(_SOFTMAX) + _NLL + _POINTWISE_LOSSES + _CTC
+
+
+def describe(call: OpCall) -> tuple[Work, ...]:
+    name = base_name(call.name)
+    if name in _SOFTMAX:
+        return _softmax(call, name)
+    if name in _NLL:
+        return _nll(call, name)
+    if name in _CTC:
+        source = first_tensor(call)
+        return (items(LOSS_FAMILY, "offsets", 4 * numel(source), 4 * nbytes(source), num_kernels=3),) if source else ()
+    return _pointwise_loss(call, name)
+
+
+def _softmax(call: OpCall, name: str) -> tuple[Work, ...]:
+    source = first_tensor(call)
+    if source is None or not source.shape:
+        return ()
+    given = call.arg("dim", -1)
+    dim = given if isinstance(given, int) else -1
+    columns = max(source.shape[dim % len(source.shape)], 1)
+    inner = dim in (-1, len(source.shape) - 1)
+    # Across an outer dimension each thread walks a column: measured nowhere here; the traffic is the same.
+    return (rows(FAMILY, _SOFTMAX[name], source.dtype, numel(source) // columns, columns, scale=1.0 if inner else 1.3),)
+
+
+def _nll(call: OpCall, name: str) -> tuple[Work, ...]:
+    """Forward: one block picks a value per row. Backward: zeros, then one value per row."""
+    source = first_tensor(call, "self") or first_tensor(call)
+    target = first_tensor(call, "target")
+    if source is None:
+        return ()
+    count = numel(target) if target is not None else source.shape[0]
+    pick = rows(LOSS_FAMILY, ("nll_loss",), "float32", count, max(numel(source) // max(count, 1), 1))
+    if not name.endswith("backward"):
+        return (pick,)
+    zeros = stream(LOSS_FAMILY, ("zero_",), source.dtype, sum(map(nbytes, written(call))) or nbytes(source))
+    return (zeros, pick)
+
+
+def _pointwise_loss(call: OpCall, name: str) -> tuple[Work, ...]:
+    """A pointwise kernel, and a reduction when the loss is one number."""
+    sources, targets = read(call), written(call)
+    widest = max(sources, key=numel, default=None)
+    if widest is None:
+        return ()
+    if targets and max(map(numel, targets)) > 1:
+        return (pointwise(LOSS_FAMILY, name, sources, targets),)
+    return (
+        pointwise(LOSS_FAMILY, name, sources, [widest]),
+        stream(LOSS_FAMILY, ("sum",), widest.dtype, nbytes(widest)),
+    )

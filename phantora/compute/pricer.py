@@ -1,0 +1,133 @@
+"""Operator -> nanoseconds on one GPU.
+
+In order: a measured entry; interpolation between measured points of the same curve; the family's model alone. On a GPU
+other than the measured one the time is the measured (or interpolated) time x model on that GPU / model on the measured
+one, so it scales with the roof that binds: matrix peak, bandwidth, or number of SMs. Such prices are 'interpolated' on
+the same generation (compute capability major), 'roofline' on another, whose kernels differ.
+"""
+
+from __future__ import annotations
+
+import math
+
+from phantora.cluster.spec import GpuSpec, HostSpec
+from phantora.compute import host_cost
+from phantora.compute.call import OpCall, Price, Source
+from phantora.compute.families import MODELS, describe
+from phantora.compute.families.movement import INLINE_BYTES
+from phantora.compute.roof import Roof
+from phantora.compute.table import Curve, Table, load
+from phantora.compute.work import Work, numel, written
+
+# A point nearer than this on a curve (in doublings, weighted) is preferred to a nearer one on a less specific curve.
+_NEAR = 1.0
+# Beyond this distance from any measured point a price is called 'roofline': the model extrapolates.
+_FAR = 3.0
+
+_RANK: dict[Source, int] = {"measured": 0, "interpolated": 1, "roofline": 2}
+_COPY_LATENCY_NS = 1700  # a pinned copy of 4 KiB takes 1.7-2.6 us
+_STAGING_NS = 20_000  # first chunk through the driver's pinned staging buffer
+_PAGEABLE_READ_FACTOR = 1.5  # device to pageable host memory runs at two thirds of the rate of the other direction
+
+
+class Pricer:
+    """Prices operator calls for one GPU and the host it is attached to. Callers memoise by call."""
+
+    def __init__(self, gpu: GpuSpec, host: HostSpec, table: Table | None = None) -> None:
+        """table: measured points; None loads the shipped one (NVIDIA H200)."""
+        self._table = load() if table is None else table
+        self._host = host
+        self._roof = Roof(gpu)
+        self._measured_roof = Roof(self._table.gpu)
+        self._same_gpu = _same_figures(gpu, self._table)
+        self._same_generation = str(gpu.compute_capability[0]) == self._table.gpu.compute_capability.split(".")[0]
+
+    def price(self, call: OpCall) -> Price:
+        """Device time of `call` when its kernels and their neighbours run back to back on a stream.
+
+        Each kernel includes the gap to the next one (roof.KERNEL_GAP_NS); time stamps of a profiler leave it out.
+        """
+        works = _work_of(call)
+        priced = [(*self._work_ns(work), work) for work in works]
+        source = max(priced, key=lambda entry: (entry[0], _RANK[entry[1]]))[1] if priced else "measured"
+        return Price(
+            duration_ns=round(sum(ns for ns, _, _ in priced)),
+            num_kernels=sum(work.num_kernels for work in works),
+            source=source,
+            flops=sum(work.flops for work in works),
+            bytes=sum(work.bytes for work in works),
+            family=works[0].family if works else "none",
+        )
+
+    def host_ns(self, call: OpCall) -> tuple[int, int]:
+        """Host time of issuing `call`: (from Python, from the autograd engine), nanoseconds."""
+        return host_cost.host_ns(call, _work_of(call), self._host)
+
+    def _work_ns(self, work: Work) -> tuple[float, Source]:
+        if work.model in ("memcpy_h2d", "memcpy_d2h"):
+            return self._copy_ns(work), "roofline"
+        model, _ = MODELS[work.model]
+        here = model(work.curves[0], work.at, self._roof)
+        exact_ns = self._exact_ns(work)
+        if exact_ns is not None:
+            there = here if self._same_gpu else model(work.curves[0], work.at, self._measured_roof)
+            return exact_ns * here / there * work.scale, self._source("measured")
+        residual, distance = self._residual(work)
+        return here * math.exp(residual) * work.scale, self._source("interpolated" if distance < _FAR else "roofline")
+
+    def _exact_ns(self, work: Work) -> float | None:
+        curve = self._curve(work.curves[0])
+        return None if curve is None else curve.exact_ns.get(work.at)
+
+    def _residual(self, work: Work) -> tuple[float, float]:
+        """(residual, distance) on the most specific curve with a near point, else on the curve with the nearest one."""
+        weights = MODELS[work.model][1]
+        best = (0.0, math.inf)
+        for name in work.curves:
+            curve = self._curve(name)
+            if curve is None:
+                continue
+            found = curve.residual(work.at, weights)
+            if found[1] < best[1]:
+                best = found
+            if found[1] <= _NEAR:
+                break
+        return best
+
+    def _curve(self, name: str) -> Curve | None:
+        model, weights = MODELS[name.split("/", 1)[0]]
+        return self._table.curve(name, lambda curve, at: model(curve, at, self._measured_roof), weights)
+
+    def _source(self, source: Source) -> Source:
+        if self._same_gpu:
+            return source
+        worst: Source = "interpolated" if self._same_generation else "roofline"
+        return max(source, worst, key=_RANK.__getitem__)
+
+    def _copy_ns(self, work: Work) -> float:
+        """A copy over PCIe: latency and rate; from pageable memory the driver stages it, which is slower."""
+        num_bytes = work.at[0]
+        to_device = work.model == "memcpy_h2d"
+        rate = self._host.pcie_h2d_bytes_per_s if to_device else self._host.pcie_d2h_bytes_per_s
+        if work.curves[0].endswith("pinned"):
+            return _COPY_LATENCY_NS + num_bytes * 1e9 / rate
+        slower = self._host.pageable_bytes_per_s / (1.0 if to_device else _PAGEABLE_READ_FACTOR)
+        staging = _STAGING_NS if num_bytes > INLINE_BYTES else _STAGING_NS / 2
+        return staging + num_bytes * 1e9 / min(rate, slower)
+
+
+def _work_of(call: OpCall) -> tuple[Work, ...]:
+    """The work of `call`; a call that writes only empty tensors launches nothing."""
+    targets = written(call)
+    if targets and not any(map(numel, targets)) and not call.name.startswith("aten::_foreach"):
+        return ()
+    return describe(call)
+
+
+def _same_figures(gpu: GpuSpec, table: Table) -> bool:
+    measured = table.gpu
+    return (
+        ".".join(map(str, gpu.compute_capability)) == measured.compute_capability
+        and gpu.num_sms == measured.num_sms
+        and math.isclose(gpu.memory_bytes_per_s, measured.memory_bytes_per_s, rel_tol=0.01)
+    )

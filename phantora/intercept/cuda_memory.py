@@ -1,0 +1,59 @@
+"""The memory functions of torch._C behind torch.cuda.memory: all numbers come from the emulated caching allocator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_THIS_THREAD, _ALL_STREAMS = -1, -2  # phantora_native.begin_pool
+_PRIVATE_POOLS = "reserved_bytes_by_private_pools"
+
+
+def make_functions(native: Any) -> dict[str, Any]:
+    """name in torch._C -> function."""
+
+    def snapshot(pool: Any = None) -> dict[str, Any]:
+        segments = [segment for device in range(native.num_devices()) for segment in native.snapshot(device)]
+        if pool is not None and tuple(pool[:2]) != (0, 0):
+            segments = [segment for segment in segments if segment["segment_pool_id"] == tuple(pool[:2])]
+        return {"segments": segments, "device_traces": [], "allocator_settings": {}, "external_annotations": []}
+
+    def begin_to_pool(device: int, pool: tuple[int, int]) -> None:
+        native.begin_pool(device, *pool, _ALL_STREAMS)
+
+    def begin_thread_to_pool(device: int, pool: tuple[int, int]) -> None:
+        native.begin_pool(device, *pool, _THIS_THREAD)
+
+    return {
+        "_cuda_memoryStats": lambda device: nested(native.stats(device)),
+        "_cuda_resetAccumulatedMemoryStats": native.reset_accumulated,
+        "_cuda_resetPeakMemoryStats": native.reset_peak,
+        "_cuda_emptyCache": native.empty_cache,
+        "_cuda_memorySnapshot": snapshot,
+        "_cuda_setMemoryFraction": native.set_memory_fraction,
+        "_cuda_getMemoryFraction": native.memory_fraction,
+        "_cuda_getAllocatorBackend": lambda: "native",
+        "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
+        "_cuda_cudaCachingAllocator_set_allocator_settings": native.apply_allocator_settings,
+        "_accelerator_setAllocatorSettings": native.apply_allocator_settings,
+        "_cuda_beginAllocateToPool": begin_to_pool,
+        "_cuda_beginAllocateCurrentStreamToPool": begin_to_pool,
+        "_cuda_beginAllocateCurrentThreadToPool": begin_thread_to_pool,
+        "_cuda_endAllocateToPool": lambda device, pool: native.end_pool(device, *pool),
+        "_cuda_releasePool": lambda device, pool: native.release_pool(device, *pool),
+        "_cuda_hostMemoryStats": dict,
+    }
+
+
+def nested(flat: dict[str, int]) -> dict[str, Any]:
+    """'allocated_bytes.all.peak' -> {'allocated_bytes': {'all': {'peak': ...}}}; private pools are keyed by their id."""
+    result: dict[str, Any] = {_PRIVATE_POOLS: {}}
+    for name, value in flat.items():
+        *path, last = name.split(".")
+        level = result
+        for part in path:
+            key: Any = part
+            if level is result.get(_PRIVATE_POOLS):
+                key = tuple(int(number) for number in part.split("_"))
+            level = level.setdefault(key, {})
+        level[last] = value
+    return result

@@ -1,0 +1,122 @@
+"""What the simulated device answers when somebody reads a value that no one computed. One policy, in one place.
+
+Large tensors have no contents, so a script that reads one (`loss.item()`, `mask.nonzero()`) gets a stand-in. The stand-ins
+keep training scripts on their usual path: numbers are finite and never NaN, nothing overflowed, every mask is as dense as
+`density` says, routers spread tokens evenly. Every read is counted (`session.stand_in`) and listed in the report.
+
+| what is unknown                        | stand-in |
+|---|---|
+| a floating-point or complex element    | `floating` (1.0) |
+| an integer element                     | `integer` (1) |
+| a boolean element                      | `boolean` (False) |
+| `all(...)`, `any(...)`                 | True, False |
+| `equal(a, b)`                          | True (two tensors that nobody knows) |
+| how many elements a mask selects       | `density` (1.0) of them |
+| distinct values (`unique`)             | every element is distinct |
+| `topk` and `argmax` of unknown scores  | spread evenly over the classes, row after row |
+| overflow seen by GradScaler            | none |
+| counts of `bincount`, `histc`           | as even as they can be |
+| repeats of `repeat_interleave`         | 1 each |
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from phantora.intercept import session
+
+_OWN_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_TORCH_DIR = os.path.dirname(os.path.abspath(torch.__file__))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownValues:
+    """The settable part of the policy."""
+
+    floating: float = 1.0
+    """Stand-in of an unknown floating-point element."""
+    integer: int = 1
+    """Stand-in of an unknown integer element."""
+    boolean: bool = False
+    """Stand-in of an unknown boolean element."""
+    density: float = 1.0
+    """Share of True in an unknown mask, from 0 to 1."""
+    balanced_routing: bool = True
+    """Whether top-k of unknown scores is spread evenly; otherwise its indices stay unknown."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.density <= 1.0:
+            raise ValueError(f"density must lie between 0 and 1, not {self.density}")
+        if self.floating != self.floating:
+            raise ValueError("floating must not be NaN: scripts stop on it")
+
+
+_policy = UnknownValues()
+
+
+def policy() -> UnknownValues:
+    return _policy
+
+
+def set_policy(**changes: float | int | bool) -> UnknownValues:
+    """Change parts of the policy; returns the old one."""
+    global _policy
+    old, _policy = _policy, replace(_policy, **changes)
+    return old
+
+
+def restore_policy(old: UnknownValues) -> None:
+    global _policy
+    _policy = old
+
+
+def element(dtype: torch.dtype) -> float | int | bool:
+    """The stand-in of one element."""
+    if dtype == torch.bool:
+        return _policy.boolean
+    if dtype.is_floating_point or dtype.is_complex:
+        return _policy.floating
+    return _policy.integer
+
+
+def scalar_result(operator: str, dtype: torch.dtype) -> float | int | bool:
+    """The stand-in of the single number that `operator` (no overload) computes from unknown data."""
+    if operator in ("aten::all", "aten::equal"):
+        return dtype.itemsize == 1 if dtype == torch.bool else 1
+    if operator == "aten::any":
+        return False
+    return element(dtype)
+
+
+def num_selected(num_elements: int) -> int:
+    """How many elements an unknown mask selects."""
+    return round(num_elements * _policy.density)
+
+
+def spread_evenly(shape: torch.Size, dim: int, num_classes: int) -> Tensor:
+    """Indices of shape `shape` along `dim` (k entries) that use `num_classes` classes equally often, distinct in a row."""
+    k = shape[dim]
+    others = [size for axis, size in enumerate(shape) if axis != dim % len(shape)]
+    rows = torch.arange(shape.numel(), device="cpu") % max(num_classes, 1)
+    return rows.view(*others, k).movedim(-1, dim)
+
+
+def count(operator: str) -> None:
+    """Note that a stand-in was read, and where in the script."""
+    session.stand_in(f"{operator} at {_caller()}")
+
+
+def _caller() -> str:
+    """file:line of the innermost frame outside this package and torch."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((_OWN_DIR, _TORCH_DIR)):
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "no Python frame (autograd engine)"

@@ -1,0 +1,96 @@
+"""CommOperation -> what the fluid network has to carry: a latency, then flows; and which algorithm that was."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from phantora.cluster.placement import Placement
+from phantora.cluster.topology import Topology
+from phantora.network import constants
+from phantora.network.constants import Algorithm, Protocol
+from phantora.network.operation import CommOperation
+from phantora.network.schedules import Group, split_edges
+from phantora.network.transfers import Transfer
+from phantora.network.tuner import Candidate, candidates, choose_algorithm, direct_candidate
+
+MAX_REMEMBERED_GROUPS = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledOperation:
+    """`latency_ns` passes, then all `transfers` start together; the operation ends when the last one does."""
+
+    latency_ns: int
+    transfers: tuple[Transfer, ...]
+    algorithm: Algorithm
+    protocol: Protocol | None
+
+    @property
+    def label(self) -> str:
+        """'ring/LL128', or the algorithm alone where it has no protocol."""
+        return f"{self.algorithm}/{self.protocol}" if self.protocol else self.algorithm
+
+
+class Compiler:
+    """Compiles operations on one topology; what depends only on kind and group is remembered."""
+
+    def __init__(self, topology: Topology, placement: Placement) -> None:
+        self.topology = topology
+        self.placement = placement
+        self._known: OrderedDict[tuple, list[Candidate]] = OrderedDict()
+
+    def compile(self, operation: CommOperation) -> CompiledOperation:
+        """Latency and flows of `operation` with the algorithm and protocol of the least predicted time."""
+        distinct = dict.fromkeys(operation.ranks)
+        if len(distinct) == 1:
+            return self._on_one_rank(operation)
+        if operation.split_bytes is not None:
+            return self._all_to_all_of_unequal_parts(operation, operation.split_bytes)
+        num_bytes = 0 if operation.kind == "barrier" else operation.bytes
+        candidate, choice = choose_algorithm(self._candidates(operation), num_bytes)
+        flows = candidate.transfers[choice.protocol] if num_bytes else ()
+        return CompiledOperation(
+            latency_ns=candidate.latency_ns[choice.protocol],
+            transfers=tuple(flow.scaled(num_bytes) for flow in flows),
+            algorithm=choice.algorithm,
+            protocol=choice.protocol,
+        )
+
+    def _candidates(self, operation: CommOperation) -> list[Candidate]:
+        key = (operation.kind, operation.ranks, operation.root, operation.dtype)
+        found = self._known.get(key)
+        if found is None:
+            group = self._group(operation)
+            found = candidates(self.topology, operation.kind, group, group.gpus[operation.root], operation.dtype)
+            self._known[key] = found
+            if len(self._known) > MAX_REMEMBERED_GROUPS:
+                self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(key)
+        return found
+
+    def _group(self, operation: CommOperation) -> Group:
+        return Group.of(self.topology, tuple(self.placement.gpu(rank) for rank in operation.ranks))
+
+    def _all_to_all_of_unequal_parts(
+        self, operation: CommOperation, split_bytes: tuple[tuple[int, ...], ...]
+    ) -> CompiledOperation:
+        """Pairs move in proportion to their bytes, so that alone it takes as long as its busiest link."""
+        group = self._group(operation)
+        candidate = direct_candidate(self.topology, group, split_edges(group, split_bytes))
+        candidate, choice = choose_algorithm([candidate], 1)
+        return CompiledOperation(
+            latency_ns=candidate.latency_ns[choice.protocol],
+            transfers=candidate.transfers[choice.protocol],
+            algorithm=choice.algorithm,
+            protocol=choice.protocol,
+        )
+
+    def _on_one_rank(self, operation: CommOperation) -> CompiledOperation:
+        """A copy on the device, or only an empty kernel."""
+        rate = self.placement.cluster.gpu.memory_bytes_per_s * constants.SINGLE_RANK_COPY_SHARE
+        copy_ns = round(operation.bytes / rate * 1e9)
+        return CompiledOperation(
+            latency_ns=constants.SINGLE_RANK_BASE_NS + copy_ns, transfers=(), algorithm="copy", protocol=None
+        )

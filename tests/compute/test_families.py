@@ -1,0 +1,251 @@
+"""Prices of single operators: order, size, kernels, and what is known of their kernels."""
+
+from __future__ import annotations
+
+import pytest
+from calls import call, contiguous, mm, pointwise, transposed
+
+from phantora.compute import OpCall, Pricer, TensorSpec
+
+BF16, F32 = "bfloat16", "float32"
+
+
+def ns(pricer: Pricer, op: OpCall) -> int:
+    return pricer.price(op).duration_ns
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+def test_products_grow_with_every_dimension(h200: Pricer, dtype: str) -> None:
+    base = (1024, 2048, 2048)
+    for place in range(3):
+        times = [
+            ns(h200, mm(*(size * scale if i == place else size for i, size in enumerate(base)), dtype))
+            for scale in (1, 2, 4, 8)
+        ]
+        assert times == sorted(times)
+
+
+def test_products_count_two_flops_per_multiply_add(h200: Pricer) -> None:
+    assert h200.price(mm(128, 256, 512)).flops == 2 * 128 * 256 * 512
+
+
+def test_tf32_and_16_bit_products_are_faster_than_float32(h200: Pricer) -> None:
+    slow, tf32 = ns(h200, mm(4096, 4096, 4096, F32)), ns(h200, mm(4096, 4096, 4096, F32, allow_tf32=True))
+    assert slow > 5 * tf32 > 5 * ns(h200, mm(4096, 4096, 4096))
+
+
+def test_odd_rows_cost_several_times_an_aligned_product(h200: Pricer) -> None:
+    """GPT-2's 50,257 columns: 6.6 ms in a step where 50,304 take 0.87 ms."""
+    assert ns(h200, mm(8192, 50257, 768)) > 4 * ns(h200, mm(8192, 50304, 768))
+
+
+def test_fp8_products_are_at_most_twice_as_fast(h200: Pricer) -> None:
+    a, b = contiguous((8192, 8192), "float8_e4m3fn"), transposed(8192, 8192, "float8_e4m3fn")
+    fp8 = ns(h200, call("_scaled_mm", contiguous((8192, 8192), BF16), self=a, mat2=b))
+    assert 0.45 < fp8 / ns(h200, mm(8192, 8192, 8192)) < 0.7
+
+
+def test_batched_product_is_not_faster_than_its_traffic(h200: Pricer) -> None:
+    x = contiguous((64, 512, 64), BF16)
+    y = contiguous((64, 64, 512), BF16)
+    price = h200.price(call("bmm", contiguous((64, 512, 512), BF16), self=x, mat2=y))
+    assert price.duration_ns > price.bytes / 4.8
+
+
+def test_grouped_product_is_close_to_its_groups_as_a_batch(h200: Pricer) -> None:
+    out = contiguous((8192, 4096), BF16)
+    grouped = call("_grouped_mm", out, self=contiguous((8192, 2048), BF16), mat2=contiguous((8, 2048, 4096), BF16))
+    batch = call(
+        "bmm",
+        contiguous((8, 1024, 4096), BF16),
+        self=contiguous((8, 1024, 2048), BF16),
+        mat2=contiguous((8, 2048, 4096), BF16),
+    )
+    assert ns(h200, grouped) == pytest.approx(ns(h200, batch), rel=0.05)
+
+
+@pytest.mark.parametrize("backend", ["flash", "efficient", "cudnn"])
+def test_attention(h200: Pricer, backend: str) -> None:
+    """Causal costs less, backward more, and both grow faster than linearly with the sequence."""
+    times = {}
+    for tokens in (2048, 4096):
+        q = contiguous((2, 32, tokens, 128), BF16)
+        for causal in (False, True):
+            forward = call(f"_scaled_dot_product_{backend}_attention", q, query=q, key=q, value=q, is_causal=causal)
+            backward = call(
+                f"_scaled_dot_product_{backend}_attention_backward",
+                [q, q, q],
+                grad_out=q,
+                query=q,
+                key=q,
+                value=q,
+                is_causal=causal,
+            )
+            times[tokens, causal] = ns(h200, forward), ns(h200, backward)
+    assert times[4096, True][0] < 0.75 * times[4096, False][0]
+    assert times[4096, False][1] > 2 * times[4096, False][0]
+    assert times[4096, False][0] > 3 * times[2048, False][0]
+
+
+def test_dropout_in_attention_costs_time(h200: Pricer) -> None:
+    """GPT-2 124M, batch 8: 104 us with dropout in a step, 47 us without."""
+    q = contiguous((8, 12, 1024, 64), BF16)
+    args = {"query": q, "key": q, "value": q, "is_causal": True}
+    plain = ns(h200, call("_cudnn_attention_forward", q, **args))
+    assert ns(h200, call("_cudnn_attention_forward", q, (("dropout", True),), **args)) > 1.8 * plain
+
+
+def test_grouped_queries_read_fewer_keys(h200: Pricer) -> None:
+    q, kv = contiguous((2, 32, 4096, 64), BF16), contiguous((2, 8, 4096, 64), BF16)
+    wide = h200.price(call("_cudnn_attention_forward", q, query=q, key=q, value=q, is_causal=True))
+    narrow = h200.price(call("_cudnn_attention_forward", q, query=q, key=kv, value=kv, is_causal=True))
+    assert narrow.flops == wide.flops and narrow.bytes < wide.bytes
+
+
+def test_layouts_of_pointwise_operands(h200: Pricer) -> None:
+    """Vectorised < broadcast < transposed; a cast costs more than its bytes."""
+    x, row = contiguous((8192, 4096), F32), contiguous((4096,), F32)
+    same = ns(h200, pointwise("mul", x, x, x))
+    broadcast = ns(h200, pointwise("mul", x, x, row))
+    crossed = ns(h200, pointwise("mul", x, x, transposed(8192, 4096, F32)))
+    assert broadcast < crossed and same < crossed
+    assert broadcast == pytest.approx(8192 * 4096 / 315, rel=0.05)  # 315 elements/ns, although it moves less
+    half = contiguous((8192, 4096), BF16)
+    assert ns(h200, pointwise("mul", x, x, half)) > same
+
+
+def test_large_pointwise_operators_reach_the_streaming_rate(h200: Pricer) -> None:
+    x = contiguous((1 << 28,), F32)
+    assert ns(h200, pointwise("add", x, x, x)) == pytest.approx(734_000, rel=0.01)  # 734.4 us measured
+
+
+def test_small_kernels_cost_a_launch(h200: Pricer) -> None:
+    x = contiguous((4,), F32)
+    assert 1_000 < ns(h200, pointwise("add", x, x, x)) < 3_000
+
+
+def test_channels_last_convolution_beats_nchw(h200: Pricer) -> None:
+    shape, weight, out = (64, 128, 28, 28), (128, 128, 3, 3), (64, 128, 28, 28)
+    last = (0, 2, 3, 1)
+    times = [
+        ns(
+            h200,
+            call(
+                "cudnn_convolution",
+                contiguous(out, BF16, order),
+                self=contiguous(shape, BF16, order),
+                weight=contiguous(weight, BF16, order),
+            ),
+        )
+        for order in (last, None)
+    ]
+    assert times[0] < times[1]
+
+
+def test_output_mask_of_convolution_backward(h200: Pricer) -> None:
+    x, w = contiguous((64, 256, 14, 14), BF16, (0, 2, 3, 1)), contiguous((256, 256, 3, 3), BF16, (0, 2, 3, 1))
+    make = lambda mask: call("convolution_backward", [x, w], grad_output=x, input=x, weight=w, output_mask=mask)  # noqa: E731
+    both, weight_only, nothing_but_bias = (
+        h200.price(make(m)) for m in ((True, True, False), (False, True, False), (False, False, True))
+    )
+    assert weight_only.duration_ns == pytest.approx(both.duration_ns / 2, rel=0.01)
+    assert 0 < nothing_but_bias.duration_ns < weight_only.duration_ns
+
+
+def test_kernels_per_operator(h200: Pricer) -> None:
+    """As counted in profiled steps."""
+    x, stats, weight = contiguous((8192, 768), F32), contiguous((8192, 1), F32), contiguous((768,), F32)
+    backward = call(
+        "native_layer_norm_backward", [x, weight, weight], grad_out=x, input=x, normalized_shape=(768,), mean=stats
+    )
+    assert h200.price(backward).num_kernels == 2
+    q = contiguous((8, 12, 1024, 64), BF16)
+    attention = call("_cudnn_attention_backward", [q, q, q], grad_out=q, query=q, key=q, value=q, is_causal=True)
+    assert h200.price(attention).num_kernels == 3
+    table, index = contiguous((50257, 768), F32), contiguous((8192,), "int64")
+    assert h200.price(call("embedding_dense_backward", table, grad_output=x, indices=index)).num_kernels > 10
+    few = contiguous((1024,), "int64")
+    assert (
+        h200.price(
+            call("embedding_dense_backward", table, grad_output=contiguous((1024, 768), F32), indices=few)
+        ).num_kernels
+        == 2
+    )
+
+
+def test_launches_of_foreach_operators(h200: Pricer) -> None:
+    """GPT-2's 148 parameters, 124 million elements: 7 launches of _foreach_mul_ and of _foreach_addcdiv_."""
+    sizes = (
+        [50257 * 768, 1024 * 768]
+        + [768, 768, 768 * 2304, 2304, 768 * 768, 768, 768, 768, 768 * 3072, 3072, 3072 * 768, 768] * 12
+        + [768, 768]
+    )
+    tensors = tuple(contiguous((size,), F32) for size in sizes)
+    one = OpCall("aten::_foreach_mul_", args=(("self", tensors), ("scalar", 0.0)), mutated=("self",))
+    assert 6 <= h200.price(one).num_kernels <= 8
+    three = OpCall(
+        "aten::_foreach_addcdiv_",
+        args=(("self", tensors), ("tensor1", tensors), ("tensor2", tensors)),
+        mutated=("self",),
+    )
+    assert 6 <= h200.price(three).num_kernels <= 9
+    assert h200.price(three).bytes == pytest.approx(4 * 4 * sum(sizes))
+
+
+def test_many_small_tensors_are_launched_in_groups(h200: Pricer) -> None:
+    tensors = (contiguous((64,), F32),) * 111
+    assert h200.price(OpCall("aten::_foreach_mul_", args=(("self", tensors),), mutated=("self",))).num_kernels == 2
+
+
+def test_fused_adam_moves_four_lists_and_writes_three(h200: Pricer) -> None:
+    tensors = (contiguous((1024, 1024), F32),) * 100
+    args = tuple((name, tensors) for name in ("self", "grads", "exp_avgs", "exp_avg_sqs"))
+    price = h200.price(OpCall("aten::_fused_adamw_", args=args, mutated=("self", "exp_avgs", "exp_avg_sqs")))
+    assert price.bytes == 7 * 4 * 100 * 1024 * 1024 and price.family == "optimizer"
+
+
+def test_copies_over_pcie(h200: Pricer) -> None:
+    size = 256 << 20
+    host = TensorSpec((size,), (1,), "uint8", "cpu")
+    pinned = h200.price(OpCall("memcpy_h2d", args=(("self", host), ("pinned", True))))
+    pageable = h200.price(OpCall("memcpy_h2d", args=(("self", host), ("pinned", False))))
+    assert size / pinned.duration_ns == pytest.approx(55, rel=0.15)  # GB/s
+    assert pageable.duration_ns > 2 * pinned.duration_ns
+    assert pinned.family == "memcpy" and pinned.bytes == size
+
+
+def test_small_pageable_copies_to_the_device_go_inline(h200: Pricer) -> None:
+    host = TensorSpec((16,), (1,), "uint8", "cpu")
+    assert ns(h200, OpCall("memcpy_h2d", args=(("self", host), ("pinned", False)))) < 5_000
+
+
+def test_custom_operators_cost_their_bytes(h200: Pricer) -> None:
+    x = contiguous((1 << 26,), BF16)
+    price = h200.price(OpCall("my::kernel", args=(("x", x),), outputs=(x,)))
+    assert price.bytes == 2 * 2 * (1 << 26) and price.duration_ns > price.bytes / 4.8
+
+
+def test_empty_tensors_and_views_launch_nothing(h200: Pricer) -> None:
+    empty, x = contiguous((0, 16), F32), contiguous((4, 4), F32)
+    for op in (pointwise("add", empty, empty, empty), pointwise("view", x, x)):
+        price = h200.price(op)
+        assert (price.duration_ns, price.num_kernels) == (0, 0)
+
+
+def test_recurrent_layers_grow_with_time_steps(h200: Pricer) -> None:
+    def lstm(steps: int) -> OpCall:
+        x = contiguous((steps, 64, 512), BF16)
+        return call("_cudnn_rnn", x, input=x, mode=2, hidden_size=512, num_layers=2, batch_first=False)
+
+    assert 1.8 < ns(h200, lstm(256)) / ns(h200, lstm(128)) < 2.2
+
+
+def test_duplicate_gradients_are_accumulated_slowly(h200: Pricer) -> None:
+    x, index = contiguous((1 << 20,), F32), contiguous((1 << 20,), "int64")
+    put = lambda accumulate: OpCall(  # noqa: E731
+        "aten::index_put_",
+        args=(("self", x), ("indices", (index,)), ("values", x), ("accumulate", accumulate)),
+        outputs=(x,),
+        mutated=("self",),
+    )
+    assert ns(h200, put(True)) > 10 * ns(h200, put(False))

@@ -1,0 +1,131 @@
+"""Faults of the simulated job: the run ends soon, names the rank and the reason, and nothing hangs."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+START = """
+import os, sys, signal, time, torch, torch.distributed as dist
+rank = int(os.environ["RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl")
+x = torch.ones(1 << 20, device="cuda")
+dist.all_reduce(x)
+torch.cuda.synchronize()
+"""
+
+
+@pytest.mark.parametrize(
+    "fault,code,words",
+    [
+        ("raise ValueError('broken batch')", 1, ["rank 1", "ValueError: broken batch", "in fault"]),
+        ("os._exit(5)", 5, ["rank 1", "5", "os._exit"]),
+        ("sys.exit(7)", 7, ["rank 1", "7"]),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, ["rank 1", "SIGKILL"]),
+        ("torch.empty(1 << 50, device='cuda')", 1, ["rank 1", "OutOfMemoryError", "CUDA out of memory"]),
+    ],
+)
+def test_a_rank_that_ends_badly_ends_the_run(simulate, fault: str, code: int, words: list[str]) -> None:
+    script = START + f"""
+def fault():
+    print("at", time.monotonic(), flush=True)
+    {fault}
+if rank == 1:
+    fault()
+dist.all_reduce(x)
+torch.cuda.synchronize()
+"""
+    done = simulate(script, 3)
+    assert done.code == code, done.stderr
+    for word in words:
+        assert word in done.stderr, done.stderr
+    began = float(re.search(r"at ([\d.]+)", done.log(1)).group(1))
+    assert time.monotonic() - began < 5 + 2
+    assert done.summary["complete"] is False and done.summary["ranks"][1]["num_kernels"] > 0
+
+
+@pytest.mark.parametrize(
+    "first,second,words",
+    [
+        ("dist.all_reduce(x)", "dist.broadcast(x, 0)", ["all_reduce", "broadcast"]),
+        ("dist.all_reduce(x)", "dist.all_reduce(x[:100])", ["number of elements", "1048576", "100"]),
+        ("dist.all_reduce(x)", "dist.all_reduce(x.bfloat16())", ["dtype", "float32", "bfloat16"]),
+        ("dist.broadcast(x, 0)", "dist.broadcast(x, 1)", ["root"]),
+    ],
+)
+def test_collectives_that_do_not_match(simulate, first: str, second: str, words: list[str]) -> None:
+    script = START + f"""
+def one():
+    {first}
+def two():
+    {second}
+one() if rank == 0 else two()
+torch.cuda.synchronize()
+"""
+    done = simulate(script, 2)
+    assert done.code != 0
+    for word in ["do not match", "rank 0", "rank 1", "in one", "in two", *words]:
+        assert word in done.stderr, done.stderr
+
+
+def test_unjoined_collective(simulate) -> None:
+    script = START + """
+def left_alone():
+    dist.all_reduce(x)
+    torch.cuda.synchronize()
+if rank == 0:
+    left_alone()
+"""
+    done = simulate(script, 3)
+    assert done.code != 0
+    for word in ["joined by ranks [0]", "not by ranks [1, 2]", "in left_alone", "rank 1 has finished"]:
+        assert word in done.stderr, done.stderr
+
+
+def test_ranks_that_wait_for_each_other(simulate) -> None:
+    script = START + """
+y = torch.ones(1 << 20, device="cuda")
+(dist.send if rank == 0 else dist.recv)(x, 1 - rank)
+torch.cuda.synchronize()
+dist.recv(y, 1 - rank)
+torch.cuda.synchronize()
+"""
+    done = simulate(script, 2)
+    assert done.code != 0 and "rank 0" in done.stderr and "rank 1" in done.stderr and "recv from rank" in done.stderr
+
+
+def test_interrupt_leaves_a_readable_run(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(START + """
+for step in range(10**9):
+    dist.all_reduce(x)
+    torch.cuda.synchronize()
+    if step == 20:
+        print("ready", flush=True)
+""")
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "phantora.cli", "record-and-simulate", "--nproc-per-node", "2", "--out", str(out), str(script)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().strip() == "ready"
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130 and "interrupted" in stderr
+    import json
+
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["complete"] is False and summary["ranks"][0]["num_kernels"] > 20
+    assert (out / "trace.pftrace").stat().st_size > 0
+    left = subprocess.run(["pgrep", "-f", str(script)], capture_output=True, text=True).stdout.split()
+    assert [pid for pid in left if int(pid) != os.getpid()] == []
