@@ -141,8 +141,10 @@ def _complete_gather(values: list, shapes: list[list[int]]) -> None:
 
 
 def _complete_attention(values: list, shapes: list[list[int]]) -> None:
-    """GPT-2 trains with dropout 0.1; without an additive mask attention is causal."""
+    """Operands are views of heads; GPT-2 trains with dropout 0.1; without an additive mask attention is causal."""
     backward = len(shapes) > 13
+    for place in range(5 if backward else 3):
+        values[place] = _heads_view(shapes[place], values[place].dtype)
     values += [None] * (16 - len(values))
     mask, dropout, causal = (8, 13, 14) if backward else (3, 9, 10)
     values[dropout] = 0.1 if shapes[0][1] == 12 else 0.0

@@ -54,7 +54,7 @@ class Roof:
         self._sm_share = self.num_sms / _RATED_SMS
 
     def flops_per_ns(self, dtype: str) -> float:
-        """Peak matrix (or, for float32 and float64, vector) rate of `dtype`; a kind the GPU lacks uses the next wider."""
+        """Peak matrix (float32, float64: vector) rate of `dtype`; a kind that the GPU lacks uses the next wider one."""
         for name in _WIDER.get(dtype, (dtype, "float32")):
             if name in self._flops_per_ns:
                 return self._flops_per_ns[name]

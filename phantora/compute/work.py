@@ -43,6 +43,8 @@ def numel(tensor: TensorSpec) -> int:
 
 def nbytes(tensor: TensorSpec) -> int:
     """Bytes that reading `tensor` once moves: an expanded dimension (stride 0) is in memory once."""
+    if len(tensor.stride) != len(tensor.shape):  # a sparse layout has no strides: counted as if it were dense
+        return numel(tensor) * item_bytes(tensor.dtype)
     count = 1
     for size, stride in zip(tensor.shape, tensor.stride):
         if stride or size == 0:

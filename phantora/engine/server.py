@@ -104,8 +104,9 @@ class Server:
             for key, _ in ready:
                 spoke |= self._handle(key)
             if spoke:
-                self.simulation.advance()
                 self._watchdog.spoke()
+                if not self._failed:  # what the others then wait for in vain is a consequence
+                    self.simulation.advance()
             elif not ready:
                 self._nothing_moves()
             if self._failed and time.monotonic() - self._failed_at > _GRACE_S:
@@ -124,8 +125,8 @@ class Server:
             for key, _ in ready:
                 try:
                     self._handle(key)
-                except (SimulationError, ValueError, Failure):
-                    pass  # what cannot be understood now is beyond what was recorded
+                except Exception:
+                    pass  # after the fault that ended the run, what follows from it is not news
 
     def abort(self, reason: str) -> None:
         """Tell every rank that the run is over, and end their processes."""

@@ -314,3 +314,18 @@ def assert_async(self: Tensor, *message: str) -> None:
     value = contents.known(self)
     if value is not None and not bool(value) and not contents.is_stand_in(self):
         raise RuntimeError(message[0] if message else "CUDA error: device-side assert triggered")
+
+
+def never(*args: Any, **kwargs: Any) -> bool:
+    """aten::_use_cudnn_ctc_loss: cuDNN's CTC takes targets on the CPU only, which scripts hardly give; ATen's is taken."""
+    return False
+
+
+def is_set_to(self: Tensor, tensor: Tensor) -> bool:
+    """aten::is_set_to: the same storage in the same way."""
+    same_storage = self.untyped_storage()._cdata == tensor.untyped_storage()._cdata
+    return same_storage and (self.shape, self.stride(), self.storage_offset()) == (
+        tensor.shape,
+        tensor.stride(),
+        tensor.storage_offset(),
+    )

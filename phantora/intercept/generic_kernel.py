@@ -204,10 +204,10 @@ class Kernel:
         except (contents.Unknown, RuntimeError, NotImplementedError, IndexError, ValueError, TypeError):
             return False
         tainted = any(contents.is_stand_in(t) for t in tensors_in(args, kwargs) if t.is_cuda)
-        store = contents.write_stand_in if tainted else contents.write
+        store = _store_stand_in if tainted else _store
         if results is None:  # written through the aliases
             for tensor in self.schema.written_tensors(args, kwargs) if tainted else ():
-                store(tensor, contents.known(tensor))
+                contents.write_stand_in(tensor, contents.known(tensor))
             return True
         values = [computed] if self.schema.num_returns == 1 else list(computed if computed is not None else ())
         for recipe, result, value in zip(signature.recipes or (), results, values):
@@ -242,6 +242,17 @@ def _is_small_recipe(recipe: Recipe) -> bool:
     if isinstance(recipe, NewList):
         return all(spec.small for spec in recipe.specs)
     return not isinstance(recipe, View)
+
+
+def _store(result: Tensor, value: Any) -> None:
+    """Auxiliary results of CPU kernels (embedding_bag, batch norms) have other shapes than CUDA's: these stay unknown."""
+    if not isinstance(value, Tensor) or value.shape == result.shape:
+        contents.write(result, value)
+
+
+def _store_stand_in(result: Tensor, value: Any) -> None:
+    if not isinstance(value, Tensor) or value.shape == result.shape:
+        contents.write_stand_in(result, value)
 
 
 def _scalar_tensor(value: int | float | complex) -> Tensor:

@@ -86,7 +86,7 @@ def flat_weights(params: list[Tensor]) -> Tensor:
     buffer = torch.empty(0 if is_flat else total, dtype=first.dtype, device=first.device)
     if is_flat:
         with torch.no_grad():
-            buffer.set_(storage, 0, (storage.nbytes() // first.itemsize,))
+            buffer.set_(storage)
     return buffer
 
 

@@ -23,6 +23,8 @@ _resize = _aten.resize_.default
 _as_strided = _aten.as_strided.default
 _META = torch.device("meta")
 _CPU_TRIAL_LIMIT_BYTES = 64 << 20
+# torch's Python meta kernels with out= do not take a CPU number as first operand, which CUDA does.
+_CPU_TO_META = "Attempting to copy from device cpu to device meta"
 
 
 @dataclass(slots=True)
@@ -86,6 +88,17 @@ class View:
 
 
 @dataclass(slots=True)
+class OnHost:
+    """A new CPU tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def make(self, leaves: list[Tensor], device: int) -> Any:
+        return torch.zeros(self.shape, dtype=self.dtype, device="cpu")
+
+
+@dataclass(slots=True)
 class Constant:
     """Something that is no tensor (or None)."""
 
@@ -95,7 +108,7 @@ class Constant:
         return self.value
 
 
-Recipe = New | NewList | Argument | ResizedArgument | View | Constant
+Recipe = New | NewList | Argument | ResizedArgument | View | OnHost | Constant
 
 
 @dataclass(slots=True)
@@ -114,6 +127,11 @@ def infer(op: Any, schema: Schema, args: tuple[Any, ...], kwargs: dict[str, Any]
         result = op(*meta_args, **meta_kwargs)
     except NotImplementedError as error:
         result = _try_on_cpu(op, schema, args, kwargs, error)
+    except (RuntimeError, IndexError, ValueError) as error:
+        if _CPU_TO_META not in str(error):
+            raise _as_torch_says_it(op, args, kwargs, error) from None
+        meta_args = tuple(_all_meta(a) for a in meta_args)
+        result = op(*meta_args, **meta_kwargs)
     result = layouts.corrected(schema.name, result, meta_args)
     results = [] if result is None else [result] if schema.num_returns == 1 else list(result)
     leaves = tensors_in(args, kwargs)
@@ -132,6 +150,11 @@ def to_meta(value: Any) -> Any:
     if isinstance(value, torch.Generator):
         return None
     return _META if isinstance(value, torch.device) else value
+
+
+def _all_meta(value: Any) -> Any:
+    """CPU numbers become meta tensors too."""
+    return value.to(_META) if isinstance(value, Tensor) else value
 
 
 def _meta_tensor(t: Tensor) -> Tensor:
@@ -154,6 +177,8 @@ def _tensor_recipe(result: Tensor, leaves: list[Tensor], meta_leaves: list[Tenso
         if meta is result:
             same = tuple(result.shape) == tuple(leaves[index].shape)
             return Argument(index) if same else ResizedArgument(index, tuple(result.shape))
+    if result.device.type == "cpu":
+        return OnHost(tuple(result.shape), result.dtype)
     storage = result.untyped_storage()._cdata
     for index, meta in enumerate(meta_leaves):
         if meta.device.type == "meta" and meta.untyped_storage()._cdata == storage:
@@ -173,6 +198,19 @@ def _try_on_cpu(op: Any, schema: Schema, args: tuple[Any, ...], kwargs: dict[str
     except (RuntimeError, NotImplementedError) as failed:
         raise NotImplementedError(f"{message}, and on the CPU it fails: {failed}") from error
     return [to_meta(r) for r in result] if isinstance(result, (list, tuple)) else to_meta(result)
+
+
+def _as_torch_says_it(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Exception:
+    """The error of the CPU kernel, whose wording CUDA shares; torch's Python meta kernels have their own."""
+    if sum(t.numel() * t.itemsize for t in tensors_in(args, kwargs)) > _CPU_TRIAL_LIMIT_BYTES:
+        return error
+    try:
+        op(*[_ones(a) for a in args], **{k: _ones(v) for k, v in kwargs.items() if k != "generator"})
+    except NotImplementedError:
+        return error
+    except (RuntimeError, IndexError, ValueError) as on_cpu:
+        return on_cpu.with_traceback(None)
+    return error
 
 
 def _ones(value: Any) -> Any:

@@ -134,6 +134,8 @@ def _become(self: Tensor, result: Tensor) -> Tensor:
 
 def mul(self: Tensor, other: Tensor) -> Tensor:
     """aten::mul.Tensor, by a number or elementwise with equal indices."""
+    if not isinstance(other, Tensor):
+        other = torch.tensor(other, device="cpu")
     sparse, factor = (self, other) if self.is_sparse else (other, self)
     indices, values = _parts(sparse)
     scale = factor._values() if factor.is_sparse else factor if factor.dim() == 0 else factor[tuple(indices)]

@@ -30,5 +30,4 @@ def boot_config(cluster: Cluster, options: JobOptions) -> Any:
         measured_host_time=options.host_time == "measured",
         host_speed=cluster.host.cpu_speed,
         call_cost_ns=dict(cluster.host.launch_ns),
-        parts=("patches", "kernels"),
     )

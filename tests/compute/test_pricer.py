@@ -6,9 +6,10 @@ import statistics
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
-from calls import call, contiguous, mm, pointwise
+from compute_calls import call, contiguous, mm, pointwise
 
 from phantora.compute import OpCall, Pricer
 from phantora.compute.families import fallback
@@ -103,7 +104,7 @@ def test_no_operator_is_free_or_breaks(h200: Pricer) -> None:
     assert {name.removesuffix("_") for name in free} <= {name.removesuffix("_") for name in known}
 
 
-def _call_of_schema(schema: object, shape: tuple[int, ...], dtype: str) -> OpCall:
+def _call_of_schema(schema: Any, shape: tuple[int, ...], dtype: str) -> OpCall:
     tensor = contiguous(shape, dtype)
     values = {
         "Tensor": tensor,
@@ -114,10 +115,10 @@ def _call_of_schema(schema: object, shape: tuple[int, ...], dtype: str) -> OpCal
         "List[int]": (1,),
         "List[Tensor]": (tensor,) * 3,
     }
-    args = tuple((a.name, values.get(str(a.type))) for a in schema.arguments)  # type: ignore[attr-defined]
-    mutated = tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)  # type: ignore[attr-defined]
-    outputs = tuple(tensor for r in schema.returns if str(r.type) == "Tensor")  # type: ignore[attr-defined]
-    return OpCall(schema.name, schema.overload_name, args, outputs, mutated)  # type: ignore[attr-defined]
+    args = tuple((a.name, values.get(str(a.type))) for a in schema.arguments)
+    mutated = tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+    outputs = tuple(tensor for r in schema.returns if str(r.type) == "Tensor")
+    return OpCall(schema.name, schema.overload_name, args, outputs, mutated)
 
 
 def test_compute_does_not_import_torch() -> None:

@@ -125,7 +125,7 @@ for step in range(10**9):
     import json
 
     summary = json.loads((out / "summary.json").read_text())
-    assert summary["complete"] is False and summary["ranks"][0]["num_kernels"] > 20
+    assert summary["complete"] is False and summary["ranks"][0]["num_communications"] > 20
     assert (out / "trace.pftrace").stat().st_size > 0
     left = subprocess.run(["pgrep", "-f", str(script)], capture_output=True, text=True).stdout.split()
     assert [pid for pid in left if int(pid) != os.getpid()] == []

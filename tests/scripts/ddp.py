@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def main():
-    rank, world_size, device = start()
+    rank, world_size, device = start(device_id=None)
     model = DistributedDataParallel(Decoder().to(device), device_ids=[device.index])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for _ in range(3):

@@ -9,10 +9,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 
 def main():
-    import os
-
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    rank, world_size, device = start("cpu:gloo,cuda:nccl", device_id=device)
+    rank, world_size, device = start("cpu:gloo,cuda:nccl")
     mesh = init_device_mesh("cuda", (world_size,), mesh_dim_names=("dp",))
     with torch.device("meta"):
         model = Decoder()

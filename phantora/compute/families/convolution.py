@@ -52,7 +52,7 @@ def describe(call: OpCall) -> tuple[Work, ...]:
     direction, odd = "backward" if backward else "forward", min(weight.shape[0], weight.shape[1]) < 8
     stride = max(round(numel(source) / source.shape[1] / max(numel(output) / output.shape[1], 1)), 1)
     curves = _curves(direction, _compute_dtype(call, source), is_channels_last(source), odd)
-    products, share, extra = _gradients(call, output, odd) if backward else (1, 1.0, ())
+    products, share, extra = _gradients(call, output, odd) if backward else (1, 1.0, _bias(call, output))
     flops = 2 * pixels * weight.shape[0] * depth * products
     main = Work(
         family=FAMILY,
@@ -94,6 +94,13 @@ def _gradients(call: OpCall, output: TensorSpec, odd: bool) -> tuple[int, float,
         channels = output.shape[1]
         bias = (rows(FAMILY, ("mean_dim",), output.dtype, channels, max(numel(output) // channels, 1)),)
     return sum(wanted[:2]), share, bias
+
+
+def _bias(call: OpCall, output: TensorSpec) -> tuple[Work, ...]:
+    """aten::convolution adds a bias in a kernel of its own (ATen/native/Convolution.cpp: output.add_(reshape_bias))."""
+    if not isinstance(call.arg("bias"), TensorSpec):
+        return ()
+    return (items(FAMILY, "offsets", numel(output), 2 * nbytes(output)),)
 
 
 def _num_kernels(channels_last: bool, products: int) -> int:

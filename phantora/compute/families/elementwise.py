@@ -55,8 +55,9 @@ def _curves(name: str, num_sources: int) -> tuple[str, ...]:
     plain = name[:-1] if name.endswith("_") and name not in _LIKE else name
     if plain == "pow":
         return ("pow" if num_sources < 2 else "add",)
-    if plain in ("add", "add_", "mul"):
-        return (plain if num_sources >= 2 else "mul_scalar",)
+    if plain in ("add", "mul"):
+        measured = name if name == "add_" else plain
+        return (measured if num_sources >= 2 else "mul_scalar",)
     default = "silu_backward" if plain.endswith("_backward") else "add" if num_sources >= 2 else "mul_scalar"
     return (_LIKE.get(plain, default),)
 

@@ -210,6 +210,23 @@ def _group_sequence_number(process_group: Any) -> int:
     return 0 if group is None else group.main._num_calls
 
 
+def _log_without_gloo(logger: Any, *args: Any, **kwargs: Any) -> None:
+    """DDP's C++ Logger asks a backend of type GLOO for its threads and would cast ours to ProcessGroupGloo."""
+    c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
+    kinds = _c10d.ProcessGroup.BackendType
+    hidden = [group for group in c10d._world.pg_map if group._get_backend_name() == "gloo"]
+    for group in hidden:
+        group._set_default_backend(kinds.UNDEFINED)
+    try:
+        _set_construction_data_and_log(logger, *args, **kwargs)
+    finally:
+        for group in hidden:
+            group._set_default_backend(kinds.GLOO)
+
+
+_set_construction_data_and_log: Any = _c10d.Logger.set_construction_data_and_log
+
+
 def install() -> None:
     """Put the classes where torch.distributed looks for them."""
     for name, value in _BACKEND_ATTRIBUTES.items():
@@ -219,6 +236,7 @@ def install() -> None:
     base._set_sequence_number_for_group = _nothing
     base._get_sequence_number_for_group = _group_sequence_number
     base._enable_collectives_timing = _nothing
+    _c10d.Logger.set_construction_data_and_log = _log_without_gloo  # type: ignore[method-assign]
     for backend in (ProcessGroupNCCL, ProcessGroupGloo):
         backend.__module__ = "torch._C._distributed_c10d"
         setattr(_c10d, backend.__name__, backend)
