@@ -107,7 +107,7 @@ class Server:
                 self._watchdog.spoke()
                 if not self._failed:  # what the others then wait for in vain is a consequence
                     self.simulation.advance()
-            elif not ready:
+            elif not ready and not self._failed:
                 self._nothing_moves()
             if self._failed and time.monotonic() - self._failed_at > _GRACE_S:
                 self._fail()

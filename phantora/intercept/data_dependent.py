@@ -1,4 +1,4 @@
-"""Operators whose result depends on data: the host reads a value, or waits for a count that decides a shape.
+"""Operators whose shapes depend on data: the host waits for a count.
 
 With known contents the answer is real; otherwise `unknown_values` decides, and the read is counted.
 """
@@ -35,48 +35,6 @@ def _launch_and_wait(name: str, tensor: Tensor, *args: tuple[str, Any]) -> None:
     if tensor.numel():
         launch(tensor.get_device(), name, ("self", tensor), *args)
     sync_current_stream(tensor.get_device())
-
-
-# ------------------------------------------------------------------ reading one value
-
-
-def local_scalar_dense(self: Tensor) -> float | int | bool | complex:
-    """aten::_local_scalar_dense (`.item()`): a copy of one element to pinned memory, and a wait for it."""
-    one = torch.empty((), dtype=self.dtype, device="meta")
-    launch(
-        self.get_device(), "memcpy_d2h", ("self", one), ("src", one), ("pinned", True), ("non_blocking", False), mutated=("self",)
-    )
-    sync_current_stream(self.get_device())
-    value = contents.known(self)
-    if value is not None:
-        if contents.is_stand_in(self):
-            unknown_values.count("aten::_local_scalar_dense")
-        return value.item()
-    unknown_values.count("aten::_local_scalar_dense")
-    return unknown_values.element(self.dtype)
-
-
-def is_nonzero(self: Tensor) -> bool:
-    """aten::is_nonzero"""
-    return bool(local_scalar_dense(self))
-
-
-def equal(self: Tensor, other: Tensor) -> bool:
-    """aten::equal: real when both are known; tensors that nobody knows count as equal."""
-    if self.device != other.device:
-        raise RuntimeError(
-            f"Cannot compare two tensors on different devices. Got: {self.device} and {other.device}"
-        )
-    if self.shape != other.shape or self.dtype != other.dtype:
-        return False
-    if self.numel() == 0 or self is other:
-        return True
-    _launch_and_wait("aten::equal", self, ("other", other))
-    mine, theirs = contents.known(self), contents.known(other)
-    if mine is not None and theirs is not None:
-        return torch.equal(mine, theirs)
-    unknown_values.count("aten::equal")
-    return bool(unknown_values.scalar_result("aten::equal", torch.bool))
 
 
 # ------------------------------------------------------------------ shapes that depend on data
@@ -291,29 +249,6 @@ def with_real_permutation(kernel: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return randperm
-
-
-def unscale_and_check(self: list[Tensor], found_inf: Tensor, inv_scale: Tensor) -> None:
-    """aten::_amp_foreach_non_finite_check_and_unscale_: gradients never overflow, so `found_inf` keeps its contents."""
-    if self:
-        launch(
-            found_inf.get_device(),
-            "aten::_amp_foreach_non_finite_check_and_unscale_",
-            ("self", list(self)),
-            ("found_inf", found_inf),
-            ("inv_scale", inv_scale),
-            mutated=("self", "found_inf"),
-        )
-    for gradient in self:
-        contents.forget(gradient)
-
-
-def assert_async(self: Tensor, *message: str) -> None:
-    """aten::_assert_async: passes, unless the value is known to be false."""
-    launch(self.get_device(), "aten::_assert_async", ("self", self))
-    value = contents.known(self)
-    if value is not None and not bool(value) and not contents.is_stand_in(self):
-        raise RuntimeError(message[0] if message else "CUDA error: device-side assert triggered")
 
 
 def never(*args: Any, **kwargs: Any) -> bool:

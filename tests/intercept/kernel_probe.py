@@ -1,13 +1,16 @@
-"""What the scripts of test_kernels*.py begin with: a process with simulated H100s, and a view of what it launched.
+"""What the scripts under probes/ begin with: a process with simulated H100s, and a view of what it launched.
 
-Each script runs in a process of its own (`run_probe` in test_kernels_support), because arming must precede `import torch`.
+Each script runs in a process of its own (test_kernels.py), because arming must precede `import torch`.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from phantora.compute.call import OpCall, Price
@@ -92,6 +95,12 @@ def raises(kind: type[BaseException], text: str, function: Callable[[], object])
         assert text in str(error), str(error)
         return
     raise AssertionError(f"{kind.__name__} ({text}) was not raised")
+
+
+def measured() -> dict[str, Any]:
+    """What torch 2.11.0+cu130 on an H200 answered to the same questions (2026-11-29)."""
+    path = Path(__file__).parent / "data" / "h200_torch211.json.gz"
+    return json.loads(gzip.decompress(path.read_bytes()))
 
 
 def finish() -> None:

@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 
 GPU_FIELDS = (
-    "index", "name", "driver_version", "memory.total", "power.limit", "power.default_limit", "clocks.max.sm", "clocks.max.memory",
-    "clocks.sm", "clocks.memory", "temperature.gpu", "pcie.link.gen.max", "pcie.link.gen.current", "pcie.link.width.current",
+    "index", "name", "driver_version", "memory.total", "power.limit", "power.default_limit", "clocks.max.sm", "clocks.max.mem",
+    "clocks.sm", "clocks.mem", "temperature.gpu", "pcie.link.gen.max", "pcie.link.gen.current", "pcie.link.width.current",
     "ecc.mode.current", "persistence_mode", "compute_mode", "mig.mode.current",
 )  # fmt: skip
 PACKAGES = ("torch", "triton", "transformers", "nvidia-nccl-cu13", "nvidia-cublas", "nvidia-cudnn-cu13", "nvidia-cuda-runtime", "numpy")
@@ -35,8 +35,14 @@ def output_of(*command: str) -> str:
 
 
 def gpus() -> list[dict[str, str]]:
-    rows = output_of("nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader").splitlines()
-    return [dict(zip(GPU_FIELDS, (cell.strip() for cell in row.split(",")))) for row in rows]
+    """One record a GPU; a field that this driver refuses is left out."""
+    records: list[dict[str, str]] = [{} for _ in range(torch.cuda.device_count())]
+    for field in GPU_FIELDS:  # one at a time: one unknown name fails a whole query
+        values = output_of("nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader").splitlines()
+        if len(values) == len(records):
+            for record, value in zip(records, values):
+                record[field] = value.strip()
+    return records
 
 
 def cpu() -> dict[str, object]:

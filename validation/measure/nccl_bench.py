@@ -10,8 +10,8 @@ usage: python nccl_bench.py --out DIR [--part sweep --part forced --part choices
 
     us, us_min, us_max      time of one operation as nccl-tests counts it: launches back to back on one stream, the whole
                             over their number; median, least and largest of `batches` batches of `iterations`. The
-                            launches wait behind a spinning kernel, so the host's speed does not show; `queued` says
-                            that they were indeed all there before the first began
+                            launches wait behind a spinning kernel, so the host's speed does not show; `queued` counts
+                            the batches of which all launches were indeed there before the first began on this rank
     us_rank1                the median on rank 1
     unqueued_us             the same without the spinning kernel: the host's launches show
     host_us                 host time of one call, nothing waiting
@@ -126,13 +126,13 @@ class Bench:
         batches = 5 if iterations == 20 else 4
         unqueued = [self._batch(call, x, iterations, 0.0) for _ in range(3)]
         host_us = max(host_us, self.job.largest(max(batch[3] for batch in unqueued)))
-        spin_us = min(50_000.0, 500 + 2 * iterations * host_us)
+        spin_us = min(50_000.0, 1000 + 3 * iterations * host_us)
         timed = [self._batch(call, x, iterations, spin_us) for _ in range(batches)]
         us = [batch[2] for batch in timed]
         median = statistics.median(us)
         record = {
             "op": operation, "bytes": num_bytes, "us": median, "us_min": min(us), "us_max": max(us),
-            "queued": all(batch[0] for batch in timed), "iterations": iterations, "batches": batches,
+            "queued": sum(batch[0] for batch in timed), "iterations": iterations, "batches": batches,
             "unqueued_us": statistics.median(batch[2] for batch in unqueued),
             "host_us": statistics.median(batch[3] for batch in unqueued),
             "busbw_gb_s": num_bytes * bus_factor(operation, self.job.world_size) / median / 1e3,

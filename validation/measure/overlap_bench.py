@@ -7,6 +7,7 @@ spinning kernel. Events stand between groups of iterations; a slowdown compares 
 wholly inside the span in which both loops were running with their mean alone. Columns of overlap.json:
 
     compute, collective, bytes      the two loops; bytes as nccl-tests counts them
+    collective_priority             of the collective's stream: 0, as DDP's, or -1 (high), as FSDP2's
     compute_alone_us, collective_alone_us           one iteration, the other loop absent
     compute_together_us, collective_together_us     one iteration while the other loop runs
     compute_slowdown, collective_slowdown           their ratios
@@ -16,6 +17,7 @@ wholly inside the span in which both loops were running with their mean alone. C
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 from collections.abc import Callable
@@ -113,28 +115,28 @@ def rough_us(job: Job, call: Call) -> float:
 
 
 def measure(job: Job) -> list[dict]:
-    streams = [torch.cuda.Stream() for _ in range(2)]
+    compute_stream = torch.cuda.Stream()
+    collective_streams = {priority: torch.cuda.Stream(priority=priority) for priority in (0, -1)}
     computes = {name: (call, rough_us(job, call)) for name, call in compute_loops().items()}
     collectives = {key: (call, rough_us(job, call)) for key, call in collective_loops(job).items()}
     alone = {}
     for key, (call, us) in list(computes.items()) + list(collectives.items()):
-        loop = Loop(call, us, streams[0])
+        loop = Loop(call, us, compute_stream)
         run(job, [loop])
         alone[key] = run(job, [loop])[0][0]
     rows = []
-    for name, (compute, compute_us) in computes.items():
-        for key, (collective, collective_us) in collectives.items():
-            loops = [Loop(compute, compute_us, streams[0]), Loop(collective, collective_us, streams[1])]
-            (compute_together, compute_groups), (collective_together, collective_groups) = run(job, loops)
-            row = {
-                "compute": name, "collective": key[0], "bytes": key[1],
-                "compute_alone_us": alone[name], "compute_together_us": compute_together,
-                "collective_alone_us": alone[key], "collective_together_us": collective_together,
-                "compute_slowdown": compute_together and compute_together / alone[name],
-                "collective_slowdown": collective_together and collective_together / alone[key],
-                "compute_groups": compute_groups, "collective_groups": collective_groups,
-            }
-            rows.append({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()})
+    for name, key, priority in itertools.product(computes, collectives, collective_streams):
+        loops = [Loop(*computes[name], compute_stream), Loop(*collectives[key], collective_streams[priority])]
+        (compute_together, compute_groups), (collective_together, collective_groups) = run(job, loops)
+        row = {
+            "compute": name, "collective": key[0], "bytes": key[1], "collective_priority": priority,
+            "compute_alone_us": alone[name], "compute_together_us": compute_together,
+            "collective_alone_us": alone[key], "collective_together_us": collective_together,
+            "compute_slowdown": compute_together and compute_together / alone[name],
+            "collective_slowdown": collective_together and collective_together / alone[key],
+            "compute_groups": compute_groups, "collective_groups": collective_groups,
+        }
+        rows.append({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()})
     return rows
 
 

@@ -1,0 +1,126 @@
+"""Unknown values: the stand-ins of unknown_values.py, each read counted."""
+
+import kernel_probe
+
+kernel_probe.arm()
+
+import torch
+from kernel_probe import finish, probe, stand_ins
+from phantora.intercept import unknown_values
+
+W = torch.randn(4096, 64, device="cuda")
+
+
+def counted(operator, function):
+    """The value of `function()`, which must read exactly one stand-in, of `operator`."""
+    before = stand_ins()
+    value = function()
+    after = stand_ins()
+    after[operator] -= 1
+    assert {k: v for k, v in after.items() if v} == before, (before, after)
+    return value
+
+
+@probe
+def single_numbers():
+    assert counted("aten::_local_scalar_dense", lambda: W.sum().item()) == 1.0
+    assert counted("aten::_local_scalar_dense", lambda: (W > 0).any().item()) is False
+    assert counted("aten::_local_scalar_dense", lambda: (W > 0).all().item()) is True
+    assert counted("aten::_local_scalar_dense", lambda: W.argmax().item()) == 1
+
+
+@probe
+def losses_are_finite():
+    loss = W.pow(2).mean()
+    assert torch.isfinite(loss).item() is True
+    assert not torch.isnan(W).any()
+    assert torch.isfinite(W).all()
+
+
+@probe
+def arithmetic_on_stand_ins_is_consistent():
+    assert (W.sum() * 3 + 1).item() == 4.0
+
+
+@probe
+def stand_ins_stay_stand_ins():
+    """A number computed from a stand-in is counted when it is read, a real one is not."""
+    derived = W.sum() * 3
+    counted("aten::_local_scalar_dense", derived.item)
+    before = stand_ins()
+    assert torch.ones((), device="cuda").item() == 1.0
+    assert stand_ins() == before
+
+
+@probe
+def the_report_names_the_line():
+    W.sum().item()
+    from phantora.intercept import session
+
+    assert any(where.endswith("policies.py:66") for where in session._session.stand_ins), session._session.stand_ins
+
+
+@probe
+def copies_to_the_host():
+    assert counted("aten::copy_ to the host", lambda: W[0].cpu().tolist()) == [1.0] * 64
+    large = torch.full((4096, 64), 7.0)
+    assert counted("aten::copy_ to the host", lambda: large.copy_(W))[0, 0] == 1.0  # up to 1 MiB
+    larger = torch.full((8192, 64), 7.0)
+    larger.copy_(torch.randn(8192, 64, device="cuda"))
+    assert larger[0, 0] == 7.0
+
+
+@probe
+def routing_is_balanced():
+    _, indices = W.topk(2)
+    assert torch.bincount(indices.flatten(), minlength=64).tolist() == [128] * 64
+    assert torch.histc(indices.float(), 64, 0, 63).sum().item() == 8192
+    assert all(a != b for a, b in indices.tolist())
+    by_rows = W.t().topk(3, dim=0).indices
+    assert by_rows.shape == (3, 4096)
+    assert torch.bincount(by_rows.flatten(), minlength=64).max().item() == 192
+
+
+@probe
+def density_of_masks():
+    assert (W > 0).nonzero().shape == (4096 * 64, 2)
+    old = unknown_values.set_policy(density=0.5)
+    assert W[W > 0].shape == (4096 * 32,)
+    assert torch.masked_select(W, W > 0).shape == (4096 * 32,)
+    unknown_values.restore_policy(old)
+
+
+@probe
+def counts_of_unknown_data():
+    unknown = torch.randint(0, 8, (10_000_000,), device="cuda")  # too large to be followed
+    assert torch.bincount(unknown, minlength=8).tolist() == [1_250_000] * 8
+    assert torch.unique(unknown).shape == (10_000_000,)
+
+
+@probe
+def gradients_do_not_overflow():
+    layer = torch.nn.Linear(512, 512).cuda()
+    scaler = torch.amp.GradScaler("cuda", init_scale=1024.0, growth_interval=2)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    for _ in range(4):
+        with torch.autocast("cuda", torch.float16):
+            loss = layer(torch.randn(300, 512, device="cuda")).sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    assert scaler.get_scale() == 4096.0, scaler.get_scale()
+
+
+@probe
+def wrong_policies_are_refused():
+    for wrong in ({"density": 1.5}, {"floating": float("nan")}):
+        try:
+            unknown_values.set_policy(**wrong)
+        except ValueError as error:
+            assert next(iter(wrong)) in str(error)
+        else:
+            raise AssertionError(wrong)
+
+
+finish()
