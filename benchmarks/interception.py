@@ -2,8 +2,8 @@
 
     python benchmarks/interception.py
 
-Target: at most 2 us for a planned operator (one whose signature was seen before). Prices are constant here, so that only
-interception is measured. Numbers are the best of several rounds.
+Target: at most 2 us for a planned operator (one whose signature was seen before). Prices are constant here, so that
+only interception is measured. Numbers are the best of several rounds.
 """
 
 from __future__ import annotations

@@ -80,6 +80,11 @@ class _Part:
     def __init__(self, collective: Collective, member: Member) -> None:
         self.collective, self.member = collective, member
 
+    @property
+    def communicator(self) -> tuple[Any, ...]:
+        """The communicator: its members and its name."""
+        return self.collective.key[:2]
+
     def joined(self, kernel: Any) -> None:
         self.member.kernel = kernel
 

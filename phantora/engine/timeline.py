@@ -63,10 +63,11 @@ class Stream:
 class CollectiveKernel:
     """One launch of communication by one rank: one or more collectives that begin together and end when all have ended."""
 
-    __slots__ = ("rank", "stream", "row", "parts", "unfinished", "ready_ns", "end_ns")
+    __slots__ = ("rank", "stream", "row", "parts", "unfinished", "ready_ns", "end_ns", "done")
 
     def __init__(self, rank: int, stream: Stream, row: int, parts: list[Any]) -> None:
         self.rank, self.stream, self.row, self.parts = rank, stream, row, parts
+        self.done = Event()
         self.unfinished = len(parts)
         self.ready_ns = self.end_ns = -1
 
@@ -88,6 +89,7 @@ class RankTimeline:
         self.signatures: list[int] = []  # the rank's own signature number -> number in the run
         self.collective_calls: dict[int, list[Any]] = {}  # announced collectives that have no record yet
         self.strings: dict[int, str] = {}
+        self.communicators: dict[Any, Event] = {}  # when the latest kernel of each communicator is done
         self._arrive = arrive
 
     def stream(self, device: int, number: int) -> Stream:
@@ -179,6 +181,13 @@ class RankTimeline:
         kernel = CollectiveKernel(self.rank, stream, row, parts)
         for part in parts:
             part.joined(kernel)
+        # NCCL runs the kernels of one communicator one after the other, whatever streams they were launched on
+        # (ncclLaunchPrepare in src/enqueue.cc: each waits for the communicator's device stream).
+        communicator = parts[0].communicator
+        previous = self.communicators.get(communicator)
+        if previous is not None:
+            self._issue(stream, (_WAIT, host_ns, previous))
+        self.communicators[communicator] = kernel.done
         self._issue(stream, (_COLLECTIVE, host_ns, kernel))
 
     # -------------------------------------------------------------- evaluation
@@ -230,6 +239,7 @@ class RankTimeline:
         trace.start_ns[kernel.row], trace.end_ns[kernel.row] = kernel.ready_ns, end_ns
         stream.end_ns, stream.last_row = end_ns, kernel.row
         self._resume(stream)
+        kernel.done.resolve(end_ns, kernel.row)
 
     def _resume(self, stream: Stream) -> None:
         stream.stopped_by = None

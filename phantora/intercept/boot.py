@@ -1,14 +1,14 @@
 """What has to happen around `import torch`, done by a finder on sys.meta_path. Imports nothing of torch itself.
 
-| module                              | before it is loaded             | after                                               |
-|-------------------------------------|---------------------------------|-----------------------------------------------------|
-| torch._C                            | load phantora_native            | install() it, torch._C._cuda_* (cuda_leaves)        |
-| torch                               |                                 | Python kernels, patches, the caller's callbacks     |
-| torch.distributed.distributed_c10d  | process group class (nccl)      | groups; the c10d operators once torch is complete   |
+| module                             | before it is loaded        | after                                             |
+|------------------------------------|----------------------------|---------------------------------------------------|
+| torch._C                           | load phantora_native       | install() it, torch._C._cuda_* (cuda_leaves)      |
+| torch                              |                            | Python kernels, patches, the caller's callbacks   |
+| torch.distributed.distributed_c10d | process group class (nccl) | groups; the c10d operators once torch is complete |
 
-Why so early: the native module's registrars must run before libtorch_python's, because at::detail::getCUDAHooks() caches
-its first answer; a CUDA build's libtorch_cuda overwrites the device guard, so the guard is registered again afterwards; and
-torch.cuda's Python binds `torch._C._cuda_*` by name while it is imported.
+Why so early: the native module's registrars must run before libtorch_python's, because at::detail::getCUDAHooks()
+caches its first answer; a CUDA build's libtorch_cuda overwrites the device guard, so the guard is registered again
+afterwards; and torch.cuda's Python binds `torch._C._cuda_*` by name while it is imported.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class BootConfig:
     host_speed: float = 1.0
     """Host of the cluster relative to this machine; divides measured host time."""
     call_cost_ns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Class of call (HostSpec.launch_ns) -> (forward_ns, backward_ns); of these 'event', 'sync' and 'alloc' matter here."""
+    """Class of call (HostSpec.launch_ns) -> (forward_ns, backward_ns); here 'event', 'sync', 'alloc', 'collective'."""
     parts: tuple[str, ...] = ("patches", "kernels", "distributed")
     """Parts of the interception above the native device; fewer of them for tests and tools."""
     on_torch_ready: Sequence[Callable[[], None]] = ()
@@ -148,6 +148,7 @@ class Boot:
             "event": (Kind.EVENT_RECORD, Kind.EVENT_WAIT, query),
             "sync": (Kind.HOST_WAIT,),
             "alloc": (Kind.ALLOC,),
+            "collective": (Kind.COLLECTIVE,),
         }.items():
             if name in costs:
                 for kind in kinds:

@@ -1,8 +1,8 @@
 """Compiles the native simulated device, once per torch version, Python ABI and source.
 
 Plain `g++` against the headers inside the torch wheel; no ninja, no torch.utils.cpp_extension, no import of torch. The
-module lies in the user's cache directory. All sources are one translation unit: most of the time goes into torch's headers,
-which are then read once.
+module lies in the user's cache directory. All sources are one translation unit: most of the time goes into torch's
+headers, which are then read once.
 """
 
 from __future__ import annotations
@@ -175,7 +175,8 @@ def _locked(path: Path) -> Iterator[None]:
 def _compile(path: Path) -> None:
     command_line = compiler()
     version = torch_version()
-    print(f"phantora: compiling the simulated device for torch {version} (once, about 20 s) ...", file=sys.stderr, flush=True)
+    notice = f"phantora: compiling the simulated device for torch {version} (once, about 20 s) ..."
+    print(notice, file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as folder:
         unit, built = Path(folder) / "unit.cpp", Path(folder) / path.name
         unit.write_text("".join(f'#include "{source}"\n' for source in sorted(_SOURCES.glob("*.cpp"))))
@@ -186,7 +187,7 @@ def _compile(path: Path) -> None:
 def _torch_arguments() -> list[str]:
     torch, python = torch_dir(), sysconfig.get_paths()["include"]
     if not (Path(python) / "Python.h").exists():
-        raise UserError(f"Python.h is not in {python}: install Python's headers (for example `apt-get install python3-dev`)")
+        raise UserError(f"Python.h is not in {python}: install Python's headers (apt-get install python3-dev); {_DOCTOR}")
     includes = [torch / "include", torch / "include" / "torch" / "csrc" / "api" / "include", python]
     return [f"-I{path}" for path in includes] + [f"-L{torch}/lib", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{torch}/lib"]
 
@@ -197,7 +198,8 @@ def _run(command: list[str]) -> None:
         return
     errors = [line for line in result.stderr.splitlines() if "error" in line]
     detail = errors[0] if errors else (result.stderr.strip().splitlines() or ["no message"])[-1]
-    raise UserError(f"{command[0]} could not compile the simulated device: {detail.strip()}; g++ 11 or later is needed, {_DOCTOR}")
+    what = f"{command[0]} could not compile the simulated device: {detail.strip()}"
+    raise UserError(f"{what}; g++ 11 or later is needed, {_DOCTOR}")
 
 
 if __name__ == "__main__":

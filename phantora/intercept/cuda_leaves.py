@@ -1,7 +1,7 @@
 """torch._C as a CUDA build with working devices has it.
 
-Installed when torch._C is loaded and before any Python of torch.cuda runs, so that torch.cuda keeps its own Python (classes,
-lazy initialisation, default generators, graphs) on CPU builds and on CUDA builds alike.
+Installed when torch._C is loaded and before any Python of torch.cuda runs, so that torch.cuda keeps its own Python
+(classes, lazy initialisation, default generators, graphs) on CPU builds and on CUDA builds alike.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _CUDA = 1  # c10::DeviceType::CUDA
 # The remaining functions of a CUDA build (torch 2.12 to 2.14): accepted, without effect here.
 _WITHOUT_EFFECT = """
 _cuda_CUDAAllocator_AllocatorState _cuda_allocationTraceback _cuda_annotateMemory _cuda_attach_out_of_memory_observer
-_cuda_changeCurrentAllocator _cuda_checkPoolLiveAllocations _cuda_clearCublasWorkspaces _cuda_cudaCachingAllocator_enable
+_cuda_changeCurrentAllocator _cuda_checkPoolLiveAllocations _cuda_clearCublasWorkspaces
+_cuda_cudaCachingAllocator_enable
 _cuda_cudaCachingAllocator_raw_alloc _cuda_cudaCachingAllocator_raw_delete _cuda_customAllocator _cuda_getAllocator
 _cuda_getCheckpointState _cuda_getCublasLtWorkspaceSize _cuda_getCublasWorkspaceSize _cuda_getHipblasltVersion
 _cuda_get_conv_benchmark_empty_cache _cuda_hasPrimaryContext _cuda_ipc_collect _cuda_isHistoryEnabled
@@ -84,9 +85,9 @@ def _device_functions(native: Any, properties: list[DeviceProperties]) -> dict[s
     sync_debug_mode = [0]
 
     def initialise() -> None:  # THCPModule_initExtension
-        cuda = sys.modules["torch.cuda"]
-        cuda.default_generators = tuple(native.default_generator(index) for index in range(native.num_devices()))  # type: ignore[attr-defined]
-        cuda._get_device_properties = lambda device: properties[int(device)]  # type: ignore[attr-defined]
+        cuda: Any = sys.modules["torch.cuda"]
+        cuda.default_generators = tuple(native.default_generator(index) for index in range(native.num_devices()))
+        cuda._get_device_properties = lambda device: properties[int(device)]
 
     return {
         "_cuda_init": initialise,
@@ -155,36 +156,40 @@ def _copies_between_devices(native: Any) -> dict[str, Any]:
     def broadcast(tensor: Any, devices: list[int]) -> list[Any]:
         return [tensor.to(place(device)) for device in devices]
 
-    def scatter(tensor: Any, devices: list[int], chunk_sizes: Any = None, dim: int = 0, streams: Any = None) -> list[Any]:
+    def scatter(tensor: Any, devices: list[int], chunk_sizes: Any = None, dim: int = 0, _: Any = None) -> list[Any]:
         chunks = tensor.split(chunk_sizes, dim) if chunk_sizes else tensor.chunk(len(devices), dim)
         return [chunk.to(place(device)) for chunk, device in zip(chunks, devices)]
 
     def gather(tensors: list[Any], dim: int, destination: int | None = None) -> Any:
         target = place(native.device() if destination is None else destination)
-        return sys.modules["torch"].cat([(tensor if tensor.dim() else tensor.view(1)).to(target) for tensor in tensors], dim)
+        pieces = [(tensor if tensor.dim() else tensor.view(1)).to(target) for tensor in tensors]
+        return sys.modules["torch"].cat(pieces, dim)
 
-    def reduce(inputs: list[Any], output: Any, root: int = 0, op: int = 0, streams: Any = None, comms: Any = None) -> None:
+    def broadcast_coalesced(tensors: list[Any], devices: list[int], size: int = 0) -> list[list[Any]]:
+        return [[tensor.to(place(device)) for tensor in tensors] for device in devices]
+
+    def reduce(inputs: list[Any], output: Any, root: int = 0, *_: Any) -> None:
         total = inputs[root]
         for index, tensor in enumerate(inputs):
             if index != root:
                 total = total + tensor.to(total.device)
         output.copy_(total)
 
-    def all_reduce(inputs: list[Any], outputs: list[Any], op: int = 0, streams: Any = None, comms: Any = None) -> None:
+    def all_reduce(inputs: list[Any], outputs: list[Any], *_: Any) -> None:
         for index, output in enumerate(outputs):
             reduce(inputs, output, index)
 
-    def nccl_broadcast(inputs: list[Any], root: int = 0, streams: Any = None, comms: Any = None) -> None:
+    def nccl_broadcast(inputs: list[Any], root: int = 0, *_: Any) -> None:
         for index, tensor in enumerate(inputs):
             if index != root:
                 tensor.copy_(inputs[root])
 
     def unsupported(*args: Any, **kwargs: Any) -> None:
-        raise NotImplementedError("phantora: torch.cuda.nccl.all_gather and reduce_scatter in one process are not simulated")
+        raise NotImplementedError("phantora: torch.cuda.nccl.all_gather and reduce_scatter are not simulated")
 
     return {
         "_broadcast": broadcast,
-        "_broadcast_coalesced": lambda tensors, devices, size=0: [[tensor.to(place(d)) for tensor in tensors] for d in devices],
+        "_broadcast_coalesced": broadcast_coalesced,
         "_scatter": scatter,
         "_gather": gather,
         "_nccl_reduce": reduce,

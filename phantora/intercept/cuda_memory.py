@@ -45,7 +45,7 @@ def make_functions(native: Any) -> dict[str, Any]:
 
 
 def nested(flat: dict[str, int]) -> dict[str, Any]:
-    """'allocated_bytes.all.peak' -> {'allocated_bytes': {'all': {'peak': ...}}}; private pools are keyed by their id."""
+    """'active.all.peak' -> {'active': {'all': {'peak': ...}}}; private pools are keyed by their id."""
     result: dict[str, Any] = {_PRIVATE_POOLS: {}}
     for name, value in flat.items():
         *path, last = name.split(".")

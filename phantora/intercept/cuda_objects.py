@@ -28,7 +28,13 @@ def make_classes(extension: Any, native: Any) -> dict[str, Any]:
 def _stream_class(extension: Any, native: Any) -> type:
     class _CudaStreamBase(extension.Stream):  # type: ignore[misc, name-defined]
         def __new__(
-            cls, priority: int = 0, stream_id: int = 0, device_index: int = 0, device_type: int = 0, stream_ptr: int = 0, device: Any = None
+            cls,
+            priority: int = 0,
+            stream_id: int = 0,
+            device_index: int = 0,
+            device_type: int = 0,
+            stream_ptr: int = 0,
+            device: Any = None,
         ) -> Any:
             if stream_ptr:
                 stream_id, device_index = int(stream_ptr), native.device()
@@ -54,7 +60,9 @@ def _stream_class(extension: Any, native: Any) -> type:
             return (0, -5)
 
         def __eq__(self, other: object) -> bool:
-            return isinstance(other, extension.Stream) and (self.stream_id, self.device_index) == (other.stream_id, other.device_index)
+            if not isinstance(other, extension.Stream):
+                return False
+            return (self.stream_id, self.device_index) == (other.stream_id, other.device_index)
 
         def __hash__(self) -> int:
             return hash((self.stream_id, self.device_index))
@@ -64,8 +72,11 @@ def _stream_class(extension: Any, native: Any) -> type:
 
 def _event_class(extension: Any, native: Any) -> type:
     class _CudaEventBase(extension.Event):  # type: ignore[misc, name-defined]
-        def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False) -> Any:
-            event = extension.Event.__new__(cls, device="cuda", enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
+        def __new__(
+            cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
+        ) -> Any:
+            kind = {"enable_timing": enable_timing, "blocking": blocking, "interprocess": interprocess}
+            event = extension.Event.__new__(cls, device="cuda", **kind)
             event._times = enable_timing
             return event
 
@@ -113,12 +124,12 @@ def _graph_class(native: Any, pool_ids: Any) -> type:
             native.capture(True)
 
         def capture_end(self) -> None:
+            _CUDAGraph.capture_end_pre(self)
+
+        # The steps in which torch 2.14 takes it.
+        def capture_end_pre(self) -> None:
             self._graph = native.capture(False)
             native.end_pool(self._device, *self._pool)
-
-        # torch 2.14 takes it in three steps.
-        def capture_end_pre(self) -> None:
-            self.capture_end()
 
         def capture_end_post(self) -> None:
             pass
@@ -140,7 +151,7 @@ def _graph_class(native: Any, pool_ids: Any) -> type:
                 self._holds_pool = False
 
         def __del__(self) -> None:
-            self.reset()
+            _CUDAGraph.reset(self)
 
         def pool(self) -> Any:
             if self._pool is None:
@@ -173,7 +184,9 @@ def _graph_class(native: Any, pool_ids: Any) -> type:
 
 def _pool_class(native: Any, pool_ids: Any) -> type:
     class _MemPool:
-        def __init__(self, allocator: Any = None, is_user_created: bool = True, use_on_oom: bool = False, no_split: bool = False) -> None:
+        def __init__(
+            self, allocator: Any = None, is_user_created: bool = True, use_on_oom: bool = False, no_split: bool = False
+        ) -> None:
             number = next(pool_ids)
             self._id = (0, number) if is_user_created else (number, 0)
             self._device = native.device()

@@ -35,7 +35,7 @@ def _remark(text: str) -> None:
 
 
 def _patch_storages() -> None:
-    """A CPU build's storages do not know 'cuda' ('Storage device not recognized'); a CUDA build's would call the driver."""
+    """A CPU build's storages do not know 'cuda' ('Storage device not recognized'); a CUDA build's call the driver."""
     base = torch._C.StorageBase
     resize, new = base.resize_, base.__new__
 
@@ -106,9 +106,13 @@ def _patch_profiler() -> None:
 
 def _patch_device_queries() -> None:
     """What asks NVML. A machine may have a real GPU and its driver: neither counts here."""
+
+    def clock_rate(device: Any = None) -> int:
+        return torch.cuda.get_device_properties(device).clock_rate // 1000  # kHz -> MHz
+
+    torch.cuda.clock_rate = clock_rate
     for name in ("utilization", "memory_usage", "temperature", "power_draw"):
         setattr(torch.cuda, name, lambda device=None: 0)
-    torch.cuda.clock_rate = lambda device=None: torch.cuda.get_device_properties(device).clock_rate // 1000  # type: ignore[assignment]
     for name in ("_device_count_nvml", "_device_count_amdsmi"):
         if hasattr(torch.cuda, name):
             setattr(torch.cuda, name, lambda: -1)

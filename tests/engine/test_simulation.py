@@ -103,6 +103,18 @@ def test_collective_starts_with_the_last_and_ends_together() -> None:
     assert [list(rank.timeline.trace.start_ns) for rank in h.simulation.ranks] == [[100], [300]]
 
 
+def test_kernels_of_one_communicator_run_one_after_the_other() -> None:
+    h = Harness(2, 1000)
+    for rank in (0, 1):
+        h.collective(rank, 100, 0, stream=1)
+        h.collective(rank, 110, 1, stream=2)
+        h.call(rank, "sync", 120, what="device", device=0)
+    h.simulation.advance()
+    trace = h.simulation.ranks[0].timeline.trace
+    assert (list(trace.start_ns), list(trace.end_ns)) == ([100, 1100], [1100, 2100])
+    assert (list(trace.dependent), list(trace.dependency)) == ([1], [0])
+
+
 def test_nothing_is_decided_while_a_rank_can_still_act_earlier() -> None:
     h = Harness(3, 1000)
     h.collective(0, 100, 0, ranks=(0, 1))

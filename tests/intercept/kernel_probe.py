@@ -6,7 +6,9 @@ Each script runs in a process of its own (test_kernels.py), because arming must 
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -101,6 +103,44 @@ def measured() -> dict[str, Any]:
     """What torch 2.11.0+cu130 on an H200 answered to the same questions (2026-11-29)."""
     path = Path(__file__).parent / "data" / "h200_torch211.json.gz"
     return json.loads(gzip.decompress(path.read_bytes()))
+
+
+def operators(function: Callable[[], object]) -> list[list[Any]]:
+    """[name, description of the result] of every operator that `function` calls, as a TorchDispatchMode sees them."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: list[list[Any]] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            if not str(func).startswith("profiler"):
+                seen.append([str(func), _described(result)])
+            return result
+
+    with Watch():
+        try:
+            function()
+        except RuntimeError as error:
+            seen.append([str(error)[:90], str(error)[:90]])
+    return json.loads(json.dumps(seen))
+
+
+def _described(value: Any) -> Any:
+    if hasattr(value, "stride"):
+        return [list(value.shape), list(value.stride()), str(value.dtype), str(value.device)]
+    if isinstance(value, (list, tuple)):
+        return [_described(item) for item in value]
+    return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)
+
+
+def compare_operators(case: str, function: Callable[[], object], only: str = "") -> None:
+    """Assert that `function` calls the operators, with the results, that the same code called on an H200."""
+    expected, seen = measured()["dispatch"][case], operators(function)
+    if only:
+        expected, seen = ([op for op in ops if re.search(only, op[0])] for ops in (expected, seen))
+    differences = [(a, b) for a, b in itertools.zip_longest(expected, seen) if a != b]
+    assert not differences, (case, differences[0])
 
 
 def finish() -> None:

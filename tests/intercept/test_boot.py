@@ -36,8 +36,8 @@ def output(code: str, **environment: str) -> str:
 
 
 def test_torch_finds_the_devices() -> None:
-    code = "import torch; c = torch.cuda; print(c.is_available(), c.device_count(), c.get_device_name(3), c.get_device_capability())"
-    assert output(ARM + code) == f"True 4 {PROPERTIES['name']} (9, 0)"
+    code = "import torch; c = torch.cuda; print(c.is_available(), c.device_count(), c.get_device_name(3))"
+    assert output(ARM + code) == f"True 4 {PROPERTIES['name']}"
 
 
 def test_arming_comes_before_torch() -> None:
@@ -67,7 +67,11 @@ print('imported')
 
 @pytest.mark.parametrize(
     ("fields", "message"),
-    [({"num_devices": 65}, "num_devices"), ({"host_speed": 0.0}, "host_speed"), ({"device_properties": {}}, "device_properties")],
+    [
+        ({"num_devices": 65}, "num_devices"),
+        ({"host_speed": 0.0}, "host_speed"),
+        ({"device_properties": {}}, "device_properties"),
+    ],
 )
 def test_a_wrong_configuration_names_the_field(fields: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):

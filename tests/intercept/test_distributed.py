@@ -1,4 +1,4 @@
-"""torch.distributed under the product's launcher: scripts that check real contents, and the streams they leave behind."""
+"""torch.distributed under the product's launcher: scripts that check real contents, and the streams they use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ SCRIPTS = Path(__file__).parent / "distributed_scripts"
 
 def simulate(script: Path, nproc: int, tmp_path: Path, name: str = "run") -> tuple[JobResult, str]:
     out = tmp_path / name
-    options = JobOptions(script=str(script), nproc_per_node=nproc, out=str(out), log_dir=str(out / "logs"), command=("test",))
+    options = JobOptions(
+        script=str(script), nproc_per_node=nproc, out=str(out), log_dir=str(out / "logs"), command=("test",)
+    )
     lines: list[str] = []
     result = Job(options, lambda text, stream: lines.append(text), lambda simulation: None).run()
     return result, "".join(lines)
@@ -122,7 +124,10 @@ dist.reduce_scatter(torch.empty_like(x), [x] * size)
         2,
         tmp_path,
     )
-    names = [run.signatures[s].name if s >= 0 else run.collectives[run.ranks[0].work_collectives[-1 - s][0]].kind for s in run.ranks[0].signature]
+    names = [
+        run.signatures[s].name if s >= 0 else run.collectives[run.ranks[0].work_collectives[-1 - s][0]].kind
+        for s in run.ranks[0].signature
+    ]
     tail = names[names.index("all_gather") :]
     assert tail == ["all_gather", "memcpy_d2d", "memcpy_d2d", "memcpy_d2d", "memcpy_d2d", "reduce_scatter"]
 
@@ -180,8 +185,14 @@ for _ in range(3):
     [
         ("dist.all_reduce(x if rank else x[:5])", ["number of elements differs", "rank 0", "rank 1", "script.py"]),
         ("dist.broadcast(x, src=rank)", ["root differs"]),
-        ("dist.all_reduce(x, op=dist.ReduceOp.MAX if rank else dist.ReduceOp.SUM)", ["reduction differs", "MAX", "SUM"]),
-        ("dist.barrier() if rank else torch.cuda.synchronize(); dist.all_reduce(x) if not rank else None", ["operation differs"]),
+        (
+            "dist.all_reduce(x, op=dist.ReduceOp.MAX if rank else dist.ReduceOp.SUM)",
+            ["reduction differs", "MAX", "SUM"],
+        ),
+        (
+            "dist.barrier() if rank else torch.cuda.synchronize(); dist.all_reduce(x) if not rank else None",
+            ["operation differs"],
+        ),
         ("dist.recv(x, 1 - rank); x.sum().item()", ["no rank can go on", "recv from rank"]),
     ],
 )

@@ -27,7 +27,9 @@ import torch, torch.distributed as dist
 
 def run(code: str, **environment: str) -> str:
     kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    done = subprocess.run([sys.executable, "-c", ARM + code], env={**kept, **environment}, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", ARM + code], env={**kept, **environment}, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -78,7 +80,8 @@ options.config.max_ctas = 4
 twin = copy.deepcopy(options)
 assert twin.is_high_priority_stream and twin.config.max_ctas == 4 and twin.config is not options.config
 assert options.backend == "nccl" and options._timeout == datetime.timedelta(minutes=10)
-dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1, pg_options=options, device_id=torch.device("cuda:1"))
+alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+dist.init_process_group("nccl", **alone, pg_options=options, device_id=torch.device("cuda:1"))
 group = dist.group.WORLD
 backend = group._get_backend(torch.device("cuda"))
 assert isinstance(backend, ProcessGroupNCCL) and not isinstance(backend, dist.distributed_c10d.ProcessGroupGloo)

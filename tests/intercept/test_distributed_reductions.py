@@ -14,7 +14,16 @@ pytestmark = pytest.mark.torch
 
 @pytest.mark.parametrize(
     "name,expected",
-    [("SUM", [6, 4]), ("AVG", [2, 1]), ("PRODUCT", [6, 0]), ("MIN", [1, 0]), ("MAX", [3, 4]), ("BAND", [0, 0]), ("BOR", [3, 4]), ("BXOR", [0, 4])],
+    [
+        ("SUM", [6, 4]),
+        ("AVG", [2, 1]),
+        ("PRODUCT", [6, 0]),
+        ("MIN", [1, 0]),
+        ("MAX", [3, 4]),
+        ("BAND", [0, 0]),
+        ("BOR", [3, 4]),
+        ("BXOR", [0, 4]),
+    ],
 )
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
 def test_integers(name: str, expected: list[int], dtype: torch.dtype) -> None:

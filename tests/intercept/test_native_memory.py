@@ -68,8 +68,8 @@ def test_a_snapshot_lists_segments_and_blocks(native: Any) -> None:
 
     tensor = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda:1")
     segments = [segment for segment in torch.cuda.memory_snapshot() if segment["device"] == 1]
-    states = [block["state"] for segment in segments for block in segment["blocks"] if block["address"] == tensor.data_ptr()]
-    assert states == ["active_allocated"]
+    states = {block["address"]: block["state"] for segment in segments for block in segment["blocks"]}
+    assert states[tensor.data_ptr()] == "active_allocated"
     assert sum(segment["total_size"] for segment in segments) == torch.cuda.memory_reserved(1)
     del tensor
 
@@ -165,9 +165,8 @@ def test_memory_of_a_private_pool_is_kept_apart(native: Any) -> None:
     with torch.cuda.use_mem_pool(pool):
         inside = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
     outside = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
-    pools = {
-        block["address"]: segment["segment_pool_id"] for segment in torch.cuda.memory_snapshot() for block in segment["blocks"]
-    }
+    segments = torch.cuda.memory_snapshot()
+    pools = {block["address"]: segment["segment_pool_id"] for segment in segments for block in segment["blocks"]}
     assert pools[inside.data_ptr()] == pool.id and pools[outside.data_ptr()] == (0, 0)
 
 

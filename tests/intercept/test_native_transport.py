@@ -188,9 +188,9 @@ def test_the_engine_sees_the_end_of_a_rank_although_its_child_lives(native: Any)
 
 
 def unboxed(work: Any) -> Any:
-    import torch.distributed as dist
+    from torch._C._distributed_c10d import Work
 
-    return dist._Work.unbox(work) if hasattr(dist, "_Work") else __import__("torch")._C._distributed_c10d.Work.unbox(work)
+    return Work.unbox(work)
 
 
 def test_waiting_for_work_blocks_the_stream_and_not_the_host(native: Any) -> None:
@@ -239,6 +239,18 @@ def test_a_callback_of_works_future_runs_behind_it(native: Any) -> None:
     assert native.stream_state(0, 0)[0] == end_ns + 500
 
 
+def test_stashed_inputs_live_until_somebody_waits(native: Any) -> None:
+    import torch
+
+    tensor = torch.empty(1 << 20, device="cuda:7")
+    boxed = native.make_work(7, 0, [], False)
+    native.stash_tensors(boxed, [tensor])
+    del tensor
+    assert torch.cuda.memory_allocated(7) == 4 << 20
+    unboxed(boxed).wait()
+    assert torch.cuda.memory_allocated(7) == 0
+
+
 def test_work_frees_its_events(native: Any) -> None:
     before = native.num_known_events()
     work = native.make_work(0, 0, [], False)
@@ -278,6 +290,35 @@ def test_a_replay_issues_the_captured_work_for_one_host_call(native: Any) -> Non
     events = {record.a for record in found if record.kind == Kind.EVENT_RECORD}
     assert events == {record.a for record in found if record.kind == Kind.EVENT_DESTROY}
     del graph
+
+
+def test_a_captured_collective_is_issued_anew_by_the_sink(native: Any) -> None:
+    import torch
+
+    from phantora.intercept import session
+
+    issued: list[tuple[int, int, int]] = []
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        native.emit(int(Kind.COLLECTIVE), 0, 41, torch.cuda.current_stream().stream_id, 0)
+    native.drain()
+    native.set_call_cost_ns(int(Kind.COLLECTIVE), 5000, 5000)
+
+    def issue(call: int, device: int, stream: int) -> None:
+        now = native.now_ns()
+        native.emit(int(Kind.COLLECTIVE), device, call + 1, stream, 0)
+        assert native.now_ns() == now  # the graph's launch has paid
+        issued.append((call, device, stream))
+
+    previous = getattr(session.sink, "graph_collective", None)
+    session.sink.graph_collective = issue
+    try:
+        graph.replay()
+    finally:
+        native.set_call_cost_ns(int(Kind.COLLECTIVE), 0, 0)
+        session.sink.graph_collective = previous
+    assert issued == [(41, 0, 0)]
+    assert [record.a for record in records(native.drain()) if record.kind == Kind.COLLECTIVE] == [42]
 
 
 def test_a_graph_is_captured_on_a_stream_of_its_own(native: Any) -> None:

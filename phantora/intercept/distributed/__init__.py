@@ -1,11 +1,12 @@
 """torch.distributed on the simulated cluster.
 
-A process group stays torch's own C++ ProcessGroup; its backends (`nccl`, `gloo`) are C++ FakeProcessGroup objects that do
-nothing. All communication (the Python API, functional collectives, DDP's Reducer) passes the dispatcher as `c10d::*`
+A process group stays torch's own C++ ProcessGroup; its backends (`nccl`, `gloo`) are C++ FakeProcessGroup objects that
+do nothing. All communication (the Python API, functional collectives, DDP's Reducer) passes the dispatcher as `c10d::*`
 operators, and is intercepted there: at the CUDA key as NCCL kernels on streams, at the CPU key as Gloo calls whose data
 travel through the engine. Stores are kept by the engine, so that every wait between ranks is seen by it.
 
-`before` and `after` enclose the import of torch.distributed.distributed_c10d; `install_ops` comes when torch is complete.
+`before` and `after` enclose the import of torch.distributed.distributed_c10d; `install_ops` comes when torch is
+complete.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 
 def before() -> None:
-    """torch.distributed.distributed_c10d is about to run: it takes ProcessGroupNCCL, ProcessGroupGloo and TCPStore by name."""
+    """distributed_c10d is about to run: it takes ProcessGroupNCCL, ProcessGroupGloo and TCPStore by name."""
     from phantora.intercept.distributed import process_group, store
 
     process_group.install()
@@ -32,11 +33,11 @@ def after(c10d: Any) -> None:
 def install_ops() -> None:
     """Kernels of the c10d operators; needs the native module and a complete `torch`."""
     from phantora.intercept import session
-    from phantora.intercept.distributed import coalescing, contents, device_collectives, device_p2p, host_collectives, launches
+    from phantora.intercept.distributed import coalescing, contents, device_collectives, host_collectives, launches
+    from phantora.intercept.distributed import device_exchange, device_p2p, host_exchange  # noqa: F401  (more kernels)
 
     session.set_fetch(contents.fetch)
     launches.install_graph_replay()
     device_collectives.install()
-    device_p2p.install()
     host_collectives.install()
     coalescing.install()

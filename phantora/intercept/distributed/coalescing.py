@@ -60,18 +60,20 @@ def _end_coalescing(process_group: Any, device: Any) -> Any:
     return None if boxed is None else _c10d.Work.unbox(boxed)  # type: ignore[attr-defined]
 
 
-def _batch_p2p_ops(ops: list[str], peers: list[int], tags: list[int], tensors: list[Tensor], group_name: Any) -> list[Tensor]:
+def _batch_p2p_ops(
+    ops: list[str], peers: list[int], tags: list[int], tensors: list[Tensor], group_name: Any
+) -> list[Tensor]:
     """_c10d_functional::batch_p2p_ops, which in C++ would open its region behind Python's back."""
-    process_group = group_name if isinstance(group_name, _c10d.ProcessGroup) else _c10d._resolve_process_group(group_name)
+    resolve: Any = _c10d._resolve_process_group
+    process_group: Any = group_name if isinstance(group_name, _c10d.ProcessGroup) else resolve(group_name)
     device = tensors[0].device
     process_group._start_coalescing(device)
-    for op, peer, tag, tensor in zip(ops, peers, tags, tensors):
-        issue = process_group.send if "send" in op else process_group.recv
-        issue([tensor], peer, tag)
-    work = process_group._end_coalescing(device)
-    if work is not None:
-        for tensor in tensors:
-            _c10d._register_work(tensor, work)
+    works = []
+    for op, peer, tag, tensor in zip(ops, peers, tags, tensors, strict=True):
+        works.append((process_group.send if op == "isend" else process_group.recv)([tensor], peer, tag))
+    whole = process_group._end_coalescing(device)
+    for tensor, work in zip(tensors, works, strict=True):
+        _c10d._register_work(tensor, whole or work)
     return tensors
 
 
@@ -84,4 +86,5 @@ def install() -> None:
     base._start_coalescing, base._end_coalescing = _start_coalescing, _end_coalescing
     _library = torch.library.Library("_c10d_functional", "IMPL")
     if hasattr(torch.ops._c10d_functional, "batch_p2p_ops"):
-        _library.impl("batch_p2p_ops", _batch_p2p_ops, "CUDA")
+        for key in ("CUDA", "CPU"):
+            _library.impl("batch_p2p_ops", _batch_p2p_ops, key)

@@ -1,4 +1,4 @@
-"""Contents of collectives: what members send is known to the engine before anybody reads it, so results are fetched late.
+"""Contents of collectives: the engine knows what members send before anybody reads it, so results are fetched late.
 
 A part whose tensors can have known contents carries them (or None: unknown) in its announcement. Its outputs become
 *pending*: native code keeps a token, and asks `fetch` for the bytes when something reads the tensor. The rank therefore
@@ -48,11 +48,14 @@ def bytes_of(tensor: Tensor) -> bytes:
 
 
 def payload_of(tensors: Iterable[Tensor]) -> bytes | None:
-    """Known contents of CUDA tensors, one after another; None when some are unknown."""
+    """Known contents of CUDA tensors, one after another; None when some are unknown.
+
+    Stand-ins are sent too: members must agree on counts that came from a policy (balanced routing) as well.
+    """
     pieces = []
     for tensor in tensors:
         known = known_contents.known(tensor) if known_contents.is_small(tensor) else None
-        if known is None or known_contents.is_stand_in(tensor):
+        if known is None:
             return None
         pieces.append(bytes_of(known))
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -70,7 +73,12 @@ def tensor_from(data: bytes, dtype: torch.dtype = torch.uint8) -> Tensor:
 
 def whole(member: int) -> Decode:
     """What `member` sent."""
-    return lambda payloads: None if payloads[member] is None else tensor_from(payloads[member])  # type: ignore[arg-type]
+
+    def decode(payloads: Payloads) -> Tensor | None:
+        data = payloads[member]
+        return None if data is None else tensor_from(data)
+
+    return decode
 
 
 def joined(payloads: Payloads) -> Tensor | None:

@@ -1,26 +1,22 @@
-"""Collectives on CUDA tensors: what ProcessGroupNCCL launches, and where the contents go.
+"""Collectives on CUDA tensors that NCCL has kernels for: what is launched, and where the contents go.
 
 Each kernel mirrors the method of its name in torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from phantora.intercept import session
-from phantora.intercept.distributed import contents, kernels, launches, reductions
+from phantora.intercept.distributed import contents, kernels, reductions
 from phantora.intercept.distributed.contents import Decode, size_bytes
 from phantora.intercept.distributed.groups import Group
 from phantora.intercept.distributed.kernels import only
 from phantora.intercept.distributed.launches import Part, dtype_and_count, issue
 from phantora.intercept.launching import launch as launch_work
-
-native: Any = sys.modules["phantora_native"]
 
 
 def _choose(name: str, group: Group, kernel: kernels.Kernel) -> kernels.Kernel:
@@ -36,14 +32,14 @@ kernel = kernels.KernelSet("CUDA", _choose)
 install = kernel.install
 
 
-def _mine(tensors: Sequence[Tensor]) -> tuple[bool, bytes | None]:
+def mine(tensors: Sequence[Tensor]) -> tuple[bool, bytes | None]:
     """(whether contents travel with these tensors, their known contents)"""
     does_travel = contents.travels(tensors[0].dtype, sum(map(size_bytes, tensors)))
     return does_travel, contents.payload_of(tensors) if does_travel else None
 
 
 def _sent_by(tensor: Tensor, is_sender: bool) -> tuple[bool, bytes | None]:
-    """`_mine`, where one member alone sends."""
+    """`mine`, where one member alone sends."""
     does_travel = contents.travels(tensor.dtype, size_bytes(tensor))
     return does_travel, contents.payload_of([tensor]) if does_travel and is_sender else None
 
@@ -53,11 +49,11 @@ def _sent_by(tensor: Tensor, is_sender: bool) -> tuple[bool, bytes | None]:
 
 def _all_reduce_part(tensor: Tensor, operation: str) -> Part:
     dtype, count = dtype_and_count(tensor)
-    does_travel, payload = _mine([tensor])
+    does_travel, payload = mine([tensor])
     decode = contents.reduced(tensor.dtype, operation) if payload is not None else None
     return Part(
         kind="all_reduce",
-        bytes=size_bytes(tensor),
+        num_bytes=size_bytes(tensor),
         dtype=dtype,
         count=count,
         reduce_op=operation,
@@ -69,7 +65,12 @@ def _all_reduce_part(tensor: Tensor, operation: str) -> Part:
 
 @kernel
 def allreduce_(
-    tensors: list[Tensor], group: Group, reduce_op: Any, sparse_indices: Any = None, async_op: bool = True, timeout: int = -1
+    tensors: list[Tensor],
+    group: Group,
+    reduce_op: Any,
+    sparse_indices: Any = None,
+    async_op: bool = True,
+    timeout: int = -1,
 ) -> Any:
     tensor = only(tensors)
     kernels.check_contiguous(tensor)
@@ -78,7 +79,9 @@ def allreduce_(
 
 
 @kernel
-def allreduce_coalesced_(tensors: list[Tensor], group: Group, reduce_op: Any, async_op: bool = True, timeout: int = -1) -> Any:
+def allreduce_coalesced_(
+    tensors: list[Tensor], group: Group, reduce_op: Any, async_op: bool = True, timeout: int = -1
+) -> Any:
     operation = reductions.name_of(reduce_op)
     parts = [_all_reduce_part(tensor, operation) for tensor in tensors]
     return issue(group, tensors[0].get_device(), parts, async_op, tensors)
@@ -86,11 +89,11 @@ def allreduce_coalesced_(tensors: list[Tensor], group: Group, reduce_op: Any, as
 
 def _reduce_part(output: Tensor, input: Tensor, operation: str, root: int, is_root: bool) -> Part:
     dtype, count = dtype_and_count(input)
-    does_travel, payload = _mine([input])
+    does_travel, payload = mine([input])
     decode = contents.reduced(input.dtype, operation) if payload is not None else None
     return Part(
         kind="reduce",
-        bytes=size_bytes(input),
+        num_bytes=size_bytes(input),
         dtype=dtype,
         count=count,
         root=root,
@@ -125,7 +128,7 @@ def _broadcast_part(output: Tensor, root: int, is_root: bool, input: Tensor | No
     arrives = not is_root or input is not None
     return Part(
         kind="broadcast",
-        bytes=size_bytes(sent),
+        num_bytes=size_bytes(sent),
         dtype=dtype,
         count=count,
         root=root,
@@ -150,10 +153,10 @@ def broadcast_(
 
 def _all_gather_part(input: Tensor, size: int, arrivals: Sequence[tuple[Tensor, Decode | None]]) -> Part:
     dtype, count = dtype_and_count(input)
-    does_travel, payload = _mine([input])
+    does_travel, payload = mine([input])
     return Part(
         kind="all_gather",
-        bytes=size_bytes(input) * size,
+        num_bytes=size_bytes(input) * size,
         dtype=dtype,
         count=count,
         travels=does_travel,
@@ -173,17 +176,23 @@ def _gather_into_one(output: Tensor, input: Tensor, group: Group) -> Part:
 
 @kernel
 def _allgather_base_(output: Tensor, input: Tensor, group: Group, async_op: bool = True, timeout: int = -1) -> Any:
-    return output, issue(group, input.get_device(), [_gather_into_one(output, input, group)], async_op, [output], [input])
+    return output, issue(
+        group, input.get_device(), [_gather_into_one(output, input, group)], async_op, [output], [input]
+    )
 
 
 @kernel
-def allgather_into_tensor_coalesced_(outputs: list[Tensor], inputs: list[Tensor], group: Group, async_op: bool = True) -> Any:
+def allgather_into_tensor_coalesced_(
+    outputs: list[Tensor], inputs: list[Tensor], group: Group, async_op: bool = True
+) -> Any:
     parts = [_gather_into_one(output, input, group) for output, input in zip(outputs, inputs)]
     return issue(group, inputs[0].get_device(), parts, async_op, outputs, inputs)
 
 
 @kernel
-def allgather_(output_lists: list[list[Tensor]], inputs: list[Tensor], group: Group, async_op: bool = True, timeout: int = -1) -> Any:
+def allgather_(
+    output_lists: list[list[Tensor]], inputs: list[Tensor], group: Group, async_op: bool = True, timeout: int = -1
+) -> Any:
     """Outputs of one size: into a flat buffer, and out of it by copies. Of several sizes: one broadcast per member."""
     input, outputs = only(inputs), only(output_lists)
     device = input.get_device()
@@ -194,7 +203,9 @@ def allgather_(output_lists: list[list[Tensor]], inputs: list[Tensor], group: Gr
     input = input.contiguous()
     flat = _flat_like(outputs)
     part = _all_gather_part(input, group.size, [(output, contents.whole(i)) for i, output in enumerate(outputs)])
-    boxed = issue(group, device, [part], async_op, [flat], [input, *outputs], after=lambda: _copy_pieces(outputs, flat, out=True))
+    boxed = issue(
+        group, device, [part], async_op, [flat], [input, *outputs], after=lambda: _copy_pieces(outputs, flat, out=True)
+    )
     return output_lists, boxed
 
 
@@ -222,12 +233,14 @@ def allgather_coalesced_(output_lists: Any, inputs: Any, group: Group, async_op:
 
 def _reduce_scatter_part(output: Tensor, inputs: Sequence[Tensor], operation: str, group: Group) -> Part:
     dtype, count = dtype_and_count(output)
-    does_travel, payload = _mine(inputs)
+    does_travel, payload = mine(inputs)
     begin = group.rank * size_bytes(output)
-    decode = contents.reduced(output.dtype, operation, begin, begin + size_bytes(output)) if payload is not None else None
+    decode = (
+        contents.reduced(output.dtype, operation, begin, begin + size_bytes(output)) if payload is not None else None
+    )
     return Part(
         kind="reduce_scatter",
-        bytes=size_bytes(output) * group.size,
+        num_bytes=size_bytes(output) * group.size,
         dtype=dtype,
         count=count,
         reduce_op=operation,
@@ -261,7 +274,12 @@ def reduce_scatter_tensor_coalesced_(
 
 @kernel
 def reduce_scatter_(
-    outputs: list[Tensor], input_lists: list[list[Tensor]], group: Group, reduce_op: Any, async_op: bool = True, timeout: int = -1
+    outputs: list[Tensor],
+    input_lists: list[list[Tensor]],
+    group: Group,
+    reduce_op: Any,
+    async_op: bool = True,
+    timeout: int = -1,
 ) -> Any:
     """Inputs of one size: copied into a flat buffer first. Of several sizes: one reduce per member."""
     output, inputs, operation = only(outputs), only(input_lists), reductions.name_of(reduce_op)
@@ -272,131 +290,7 @@ def reduce_scatter_(
         return outputs, issue(group, device, parts, async_op, outputs, inputs)
     flat = _flat_like(inputs)
     part = _reduce_scatter_part(output, inputs, operation, group)
-    boxed = issue(group, device, [part], async_op, outputs, [flat, *inputs], before=lambda: _copy_pieces(inputs, flat, out=False))
+    boxed = issue(
+        group, device, [part], async_op, outputs, [flat, *inputs], before=lambda: _copy_pieces(inputs, flat, out=False)
+    )
     return outputs, boxed
-
-
-# ------------------------------------------------------------------ gather, scatter, all_to_all
-
-
-@kernel
-def gather_(
-    output_lists: list[list[Tensor]], inputs: list[Tensor], group: Group, root_rank: int, async_op: bool = True, timeout: int = -1
-) -> Any:
-    input, is_root = only(inputs), group.rank == root_rank
-    kernels.check_contiguous(input)
-    kernels.check_list_on_root(output_lists, is_root, group.size, "output")
-    outputs = output_lists[0] if is_root else []
-    dtype, count = dtype_and_count(input)
-    does_travel, payload = _mine([input])
-    part = Part(
-        kind="gather",
-        bytes=size_bytes(input) * group.size,
-        dtype=dtype,
-        count=count,
-        root=root_rank,
-        travels=does_travel,
-        payload=payload,
-        arrivals=tuple((output, contents.whole(member)) for member, output in enumerate(outputs)),
-    )
-    return issue(group, input.get_device(), [part], async_op, outputs, inputs)
-
-
-@kernel
-def scatter_(
-    outputs: list[Tensor], input_lists: list[list[Tensor]], group: Group, root_rank: int, async_op: bool = True, timeout: int = -1
-) -> Any:
-    output, is_root = only(outputs), group.rank == root_rank
-    kernels.check_contiguous(output)
-    kernels.check_list_on_root(input_lists, is_root, group.size, "input")
-    inputs = input_lists[0] if is_root else []
-    dtype, count = dtype_and_count(output)
-    does_travel = contents.travels(output.dtype, size_bytes(output) * group.size)
-    part = Part(
-        kind="scatter",
-        bytes=size_bytes(output) * group.size,
-        dtype=dtype,
-        count=count,
-        root=root_rank,
-        travels=does_travel,
-        payload=_packed(inputs) if does_travel and is_root else None,
-        arrivals=((output, contents.addressed(root_rank, group.rank)),),
-    )
-    return outputs, issue(group, output.get_device(), [part], async_op, outputs, inputs)
-
-
-def _packed(pieces: Sequence[Tensor]) -> bytes | None:
-    """Known contents with one piece per member; None when some are unknown."""
-    known = [contents.payload_of([piece]) if piece.numel() else b"" for piece in pieces]
-    return None if any(data is None for data in known) else contents.pack(known)  # type: ignore[arg-type]
-
-
-def _all_to_all_part(
-    dtype: torch.dtype, inputs: Sequence[Tensor], sent: list[int], received: list[int], arrivals: Sequence[tuple[Tensor, Decode]]
-) -> Part:
-    """sent, received: bytes to and from each member. Sizes differ between members: each decides by its own about contents."""
-    does_travel = contents.travels(dtype, max(sum(sent), sum(received)))
-    return Part(
-        kind="all_to_all",
-        bytes=sum(sent),
-        dtype=str(dtype).rpartition(".")[2],
-        count=None,
-        splits_in=tuple(sent),
-        splits_out=tuple(received),
-        travels=does_travel,
-        payload=_packed(inputs) if does_travel else None,
-        arrivals=tuple(arrivals),
-    )
-
-
-@kernel
-def alltoall_(outputs: list[Tensor], inputs: list[Tensor], group: Group, async_op: bool = True, timeout: int = -1) -> Any:
-    kernels.check_contiguous(*outputs, *inputs)
-    sent, received = [size_bytes(t) for t in inputs], [size_bytes(t) for t in outputs]
-    arrivals = [(output, contents.addressed(member, group.rank)) for member, output in enumerate(outputs)]
-    part = _all_to_all_part(outputs[0].dtype, inputs, sent, received, arrivals)
-    return outputs, issue(group, outputs[0].get_device(), [part], async_op, outputs, inputs)
-
-
-@kernel
-def alltoall_base_(
-    output: Tensor,
-    input: Tensor,
-    group: Group,
-    output_splits: list[int],
-    input_splits: list[int],
-    async_op: bool = True,
-    timeout: int = -1,
-) -> Any:
-    kernels.check_contiguous(output, input)
-    sent = kernels.split_rows(input, input_splits, group.size)
-    received = kernels.split_rows(output, output_splits, group.size)
-    rows = [bytes_ // input.itemsize for bytes_ in sent]
-    pieces = list(input.detach().view(-1).split(rows)) if contents.travels(input.dtype, max(sum(sent), sum(received))) else []
-    part = _all_to_all_part(input.dtype, pieces, sent, received, [(output, contents.addressed_by_all(group.rank))])
-    return issue(group, input.get_device(), [part], async_op, [output], [input])
-
-
-# ------------------------------------------------------------------ barrier
-
-
-@kernel
-def barrier(tensor: Tensor, group: Group, device_ids: Sequence[int] = (), async_op: bool = True, timeout: int = -1) -> Any:
-    """An all-reduce of one float for which the host waits."""
-    device = device_ids[0] if device_ids else _guess_device(tensor, group)
-    one = torch.zeros(1, dtype=torch.float32, device=torch.device("cuda", device))
-    stream = launches.enter_stream(group.main, device, async_op)
-    part = Part(kind="barrier", bytes=0, dtype="float32", count=1, arrivals=((one, None),))
-    launches.launch(group.main, device, stream, [part])
-    if async_op:
-        return launches.work(device, stream, [one], blocking=True)
-    native.synchronize_stream(device, stream)
-    return launches.DONE
-
-
-def _guess_device(tensor: Tensor, group: Group) -> int:
-    """As ProcessGroupNCCL::guessDeviceId: the bound device (torch put the tensor there), one in use, one by rank."""
-    if group.is_eager:
-        return tensor.get_device()
-    used = group.main.a_used_device()
-    return session.rank() % native.num_devices() if used is None else used

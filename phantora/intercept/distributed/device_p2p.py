@@ -1,7 +1,8 @@
 """send and recv of CUDA tensors.
 
-Mirrors ProcessGroupNCCL::pointToPoint: unbatched calls use a communicator, and so a stream, of their own per pair of ranks;
-batched ones (and all, when the communicator was made eagerly) the group's. They always run on a communication stream.
+Mirrors ProcessGroupNCCL::pointToPoint: unbatched calls use a communicator, and so a stream, of their own per pair of
+ranks; batched ones (and all, when the communicator was made eagerly) the group's. They always run on a communication
+stream.
 """
 
 from __future__ import annotations
@@ -12,16 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phantora.intercept.distributed import contents, kernels, launches
-from phantora.intercept.distributed.device_collectives import _choose
+from phantora.intercept.distributed import contents, launches
+from phantora.intercept.distributed.device_collectives import kernel
 from phantora.intercept.distributed.groups import Communicator, Group
 from phantora.intercept.distributed.kernels import only
 from phantora.intercept.distributed.launches import Part
 
 native: Any = sys.modules["phantora_native"]
-
-kernel = kernels.KernelSet("CUDA", _choose)
-install = kernel.install
 
 
 def _part(tensor: Tensor, source: int, destination: int, is_send: bool) -> Part:
@@ -30,7 +28,7 @@ def _part(tensor: Tensor, source: int, destination: int, is_send: bool) -> Part:
     does_travel = contents.travels(tensor.dtype, num_bytes)
     return Part(
         kind="send_recv",
-        bytes=num_bytes,
+        num_bytes=num_bytes,
         dtype=dtype,
         count=count,
         src=source,
@@ -66,7 +64,8 @@ def _launch(communicator: Communicator, device: int, stream: int, part: Part, te
 
 def _record_stream(tensor: Tensor, device: int, stream: int) -> None:
     """The block must not be given away before the transfer is over, whoever drops the tensor."""
-    tensor.record_stream(torch.Stream(stream_id=stream, device_index=device, device_type=1))  # type: ignore[call-overload]
+    make: Any = torch.Stream
+    tensor.record_stream(make(stream_id=stream, device_index=device, device_type=1))
 
 
 @kernel

@@ -1,6 +1,7 @@
 """The members, counters and communication streams of process groups.
 
-Ranks here are of two kinds: a *group rank* is an index into `Communicator.ranks`, which holds the ranks of the simulated job.
+Ranks here are of two kinds: a *group rank* is an index into `Communicator.ranks`, which holds the ranks of the
+simulated job.
 """
 
 from __future__ import annotations
@@ -20,7 +21,16 @@ native: Any = sys.modules["phantora_native"]
 class Communicator:
     """What ncclComm_t is to NCCL: members that count their calls alike, and one stream per device."""
 
-    __slots__ = ("name", "ranks", "rank", "is_high_priority", "_streams", "_num_calls", "_num_messages", "_num_host_calls")
+    __slots__ = (
+        "name",
+        "ranks",
+        "rank",
+        "is_high_priority",
+        "_streams",
+        "_num_calls",
+        "_num_messages",
+        "_num_host_calls",
+    )
 
     def __init__(self, name: str, ranks: tuple[int, ...], rank: int) -> None:
         self.name, self.ranks, self.rank = name, ranks, rank
@@ -85,7 +95,9 @@ class Group:
     def pair(self, peer: int) -> Communicator:
         """The two-member communicator of unbatched send and recv (ProcessGroupNCCL.cpp, getKeySendRecv)."""
         low, high = min(self.rank, peer), max(self.rank, peer)
-        communicator = _communicator(f"{self.name}:{low}:{high}", (self.ranks[low], self.ranks[high]), int(self.rank == high))
+        communicator = _communicator(
+            f"{self.name}:{low}:{high}", (self.ranks[low], self.ranks[high]), int(self.rank == high)
+        )
         communicator.is_high_priority = self.main.is_high_priority
         return communicator
 
@@ -106,7 +118,7 @@ def _communicator(name: str, ranks: tuple[int, ...], rank: int) -> Communicator:
 
 
 def register(torch_name: str, backend: str, members: list[int], rank: int, size: int, wire_name: str = "") -> Group:
-    """A backend of process group `torch_name` was made. members: ranks of the default group, empty for that group itself.
+    """A backend of process group `torch_name` was made. members: ranks of the default group; empty: that group.
 
     wire_name: the name under which the members meet, when it is not torch's.
     """
@@ -128,7 +140,9 @@ def _ranks_of_default_group(size: int) -> tuple[int, ...]:
     if size == 1:
         return (session.rank(),)
     if session.is_connected() and size > session.world_size():
-        raise ValueError(f"init_process_group(world_size={size}), but the simulated job has {session.world_size()} ranks")
+        raise ValueError(
+            f"init_process_group(world_size={size}), but the simulated job has {session.world_size()} ranks"
+        )
     return tuple(range(size))
 
 

@@ -19,7 +19,9 @@ def kernel(name: str) -> Kernel:
     def staged(written: Any, *args: Any, **kwargs: Any) -> Any:
         tensors = list(_tensors(written))
         inputs = tensors + list(_tensors(list(args)))
-        are_known = all(known_contents.known(tensor) is not None for tensor in inputs if known_contents.is_small(tensor))
+        are_known = all(
+            known_contents.known(tensor) is not None for tensor in inputs if known_contents.is_small(tensor)
+        )
         copies = _to_host(written)
         result = host_kernel(copies, *(_to_host(arg) for arg in args), **kwargs)
         boxed = result[-1] if isinstance(result, tuple) else result

@@ -20,8 +20,8 @@ from phantora.intercept.distributed.contents import Payloads
 
 Apply = Callable[[Payloads], None]
 
-# C++ holds only the C++ half of a Work. Its Python half lives here until it was waited for, and a while longer for those
-# who wait twice.
+# C++ holds only the C++ half of a Work. Its Python half lives here until it was waited for, and a while longer for
+# those who wait twice.
 _pending: dict[int, "HostWork"] = {}
 _finished: deque["HostWork"] = deque(maxlen=1024)
 

@@ -69,7 +69,9 @@ class KernelSet:
 def only(tensors: Sequence[Any]) -> Any:
     """The element of a list of one; lists exist for several devices per process, which torch no longer supports."""
     if len(tensors) != 1:
-        raise RuntimeError("Expecting one tensor only but got multiple. You are probably using multiple devices under one thread.")
+        raise RuntimeError(
+            "Expecting one tensor only but got multiple. You are probably using multiple devices under one thread."
+        )
     return tensors[0]
 
 

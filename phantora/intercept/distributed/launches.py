@@ -1,8 +1,8 @@
 """One NCCL kernel: announced to the engine, recorded on its stream, its outputs expected.
 
-Mirrors ProcessGroupNCCL::collective and ::pointToPoint (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, torch 2.8 and
-later): with async_op the kernel runs on the communicator's stream, which first waits for the current one; without, on the
-current stream, and no Work is made.
+Mirrors ProcessGroupNCCL::collective and ::pointToPoint (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, torch 2.8
+and later): with async_op the kernel runs on the communicator's stream, which first waits for the current one; without,
+on the current stream, and no Work is made.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ _next_call = itertools.count()
 class Part:
     """One member's part in one operation, as Frame.COLLECTIVE carries it, and what arrives where.
 
-    kind, bytes, root: as in network.operation.CommOperation. count: elements that NCCL would be told, None where members
-    may differ. arrivals: outputs with the way their contents come from the members' payloads (None: they become unknown).
+    kind, num_bytes, root: as in network.operation.CommOperation. count: elements that NCCL would be told, None where
+    members may differ. arrivals: outputs with the way their contents come from the members' payloads (None: they
+    become unknown).
     travels: whether contents are sent along; payload: mine.
     """
 
     kind: str
-    bytes: int
+    num_bytes: int
     dtype: str
     count: int | None
     root: int = 0
@@ -61,7 +62,7 @@ class Part:
         """The part as the engine gets it; takes the next number of the communicator."""
         fields: dict[str, Any] = {
             "kind": self.kind,
-            "bytes": self.bytes,
+            "bytes": self.num_bytes,
             "dtype": self.dtype,
             "count": self.count,
             "root": self.root,
@@ -139,7 +140,9 @@ def _on_stream(function: StreamWork, device: int, stream: int) -> None:
         native.set_stream(device, previous)
 
 
-def work(device: int, stream: int, results: Sequence[Tensor], stash: Sequence[Tensor] = (), blocking: bool = False) -> Any:
+def work(
+    device: int, stream: int, results: Sequence[Tensor], stash: Sequence[Tensor] = (), blocking: bool = False
+) -> Any:
     """A boxed Work behind what was last issued on `stream`.
 
     stash: inputs that must not be freed before somebody waits (ProcessGroupNCCL's TensorShelf).

@@ -1,7 +1,7 @@
 """ProcessGroupNCCL and ProcessGroupGloo without NCCL and Gloo: names and attributes over C++ FakeProcessGroup objects.
 
-Python subclasses of c10d's Backend cannot be made (it has no trampoline), so both backends are FakeProcessGroup objects and
-are told apart by the class of their options.
+Python subclasses of c10d's Backend cannot be made (it has no trampoline), so both backends are FakeProcessGroup objects
+and are told apart by the class of their options.
 """
 
 from __future__ import annotations
@@ -236,7 +236,8 @@ def install() -> None:
     base._set_sequence_number_for_group = _nothing
     base._get_sequence_number_for_group = _group_sequence_number
     base._enable_collectives_timing = _nothing
-    _c10d.Logger.set_construction_data_and_log = _log_without_gloo  # type: ignore[method-assign]
+    logger: Any = _c10d.Logger
+    logger.set_construction_data_and_log = _log_without_gloo
     for backend in (ProcessGroupNCCL, ProcessGroupGloo):
         backend.__module__ = "torch._C._distributed_c10d"
         setattr(_c10d, backend.__name__, backend)

@@ -35,11 +35,17 @@ _PAIRWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "BXOR": torch.bitwise_xor,
 }
 # As getNcclReduceOp maps them (ProcessGroupNCCL.cpp): a sum of booleans is their maximum.
-_PAIRWISE_OF_BOOL = {**_PAIRWISE, "SUM": torch.logical_or, "PRODUCT": torch.logical_and, "MIN": torch.logical_and, "MAX": torch.logical_or}
+_PAIRWISE_OF_BOOL = {
+    **_PAIRWISE,
+    "SUM": torch.logical_or,
+    "PRODUCT": torch.logical_and,
+    "MIN": torch.logical_and,
+    "MAX": torch.logical_or,
+}
 
 
 def reduce(values: list[Tensor], name: str) -> Tensor:
-    """Elementwise over tensors of one shape and dtype. 16-bit and 8-bit floats are added in float32 and rounded once."""
+    """Elementwise over tensors of one shape and dtype. Narrow floats are added in float32 and rounded once."""
     dtype = values[0].dtype
     is_narrow = dtype.is_floating_point and dtype.itemsize < 4
     operands = [value.float() for value in values] if is_narrow else values

@@ -45,7 +45,16 @@ def _split(c10d: Any, parent: Any, split_ranks: Any, timeout: Any, options: Any,
     parent_options = parent._get_backend(torch.device("cuda")).options
     desc = desc or f"{parent.group_desc}:split:{parent_options.num_splits}"
     parent_options.num_splits += 1
-    return _make(c10d, parent, [to_global[rank] for rank in mine], number, timeout, options or copy.deepcopy(parent_options), desc, backend)
+    return _make(
+        c10d,
+        parent,
+        [to_global[rank] for rank in mine],
+        number,
+        timeout,
+        options or copy.deepcopy(parent_options),
+        desc,
+        backend,
+    )
 
 
 def _check(split_ranks: list[list[int]], world_size: int) -> None:
@@ -53,12 +62,16 @@ def _check(split_ranks: list[list[int]], world_size: int) -> None:
         if not ranks:
             raise ValueError("the split group cannot be empty")
         if len(ranks) > world_size:
-            raise ValueError("the split group's size should be less or equal to the world_size set by init_process_group")
+            raise ValueError(
+                "the split group's size should be less or equal to the world_size set by init_process_group"
+            )
         if len(ranks) != len(set(ranks)):
             raise ValueError("the split group cannot have duplicate ranks")
 
 
-def _make(c10d: Any, parent: Any, ranks: list[int], number: int, timeout: Any, options: Any, desc: str, backend: Any) -> Any:
+def _make(
+    c10d: Any, parent: Any, ranks: list[int], number: int, timeout: Any, options: Any, desc: str, backend: Any
+) -> Any:
     """The names that torch gives to splits differ between members whose numbers of groups differ; the wire's do not."""
     default = c10d._get_default_group()
     backend = c10d.Backend(backend or c10d._world.pg_map[parent][0])

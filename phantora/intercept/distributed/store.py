@@ -164,7 +164,7 @@ class _TCPStoreClass(_StoreClass):
 
 
 class TCPStore(EngineStore, metaclass=_TCPStoreClass):
-    """Stands where torch.distributed.TCPStore stands. In a rank, every host and port is a namespace of the engine's store."""
+    """Stands where torch.distributed.TCPStore stands. In a rank, a host and port name a part of the engine's store."""
 
     real = _RealTCPStore
     host: str

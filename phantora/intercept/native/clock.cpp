@@ -30,6 +30,7 @@ auto& other_domains = *new std::unordered_map<int16_t, Domain*>; // never destro
 
 thread_local Domain* own_domain = nullptr;
 thread_local int64_t counted_cpu_ns = 0;
+thread_local bool is_paid = false;
 
 std::atomic<bool> is_measured{false};
 std::atomic<double> cpu_scale{1.0};
@@ -99,6 +100,7 @@ int64_t now_ns() {
 
 void charge(const CallCost& cost) {
   if (is_measured.load(std::memory_order_relaxed)) return add_measured_cpu_time();
+  if (is_paid) return;
   const bool is_same = cost.forward_ns == cost.backward_ns;
   const int64_t amount_ns = !is_same && in_native_backward() ? cost.backward_ns : cost.forward_ns;
   if (amount_ns) current_domain().now_ns += amount_ns;
@@ -146,6 +148,10 @@ SameCallerScope::SameCallerScope() : previous_(fixed_caller) {
 }
 
 SameCallerScope::~SameCallerScope() { fixed_caller = previous_; }
+
+PaidScope::PaidScope() { is_paid = true; }
+
+PaidScope::~PaidScope() { is_paid = false; }
 
 void restart_cpu_time() { counted_cpu_ns = thread_cpu_ns(); }
 

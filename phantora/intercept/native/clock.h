@@ -31,8 +31,8 @@ void set_call_cost(Kind kind, CallCost cost);
 const CallCost& call_cost(Kind kind);
 void restart_cpu_time(); // the calling thread's CPU time so far is not counted (after fork it starts again at zero)
 
-// While it lives, whoever stands behind the calling thread's calls stays who it was at its construction: a Python kernel
-// that the autograd engine called is not Python code of the user's.
+// While it lives, whoever stands behind the calling thread's calls stays who it was at its construction: a Python
+// kernel that the autograd engine called is not Python code of the user's.
 class SameCallerScope {
  public:
   SameCallerScope();
@@ -42,6 +42,15 @@ class SameCallerScope {
 
  private:
   const int previous_;
+};
+
+// While it lives, calls of this thread cost nothing: the launch of a CUDA graph has paid for them.
+class PaidScope {
+ public:
+  PaidScope();
+  ~PaidScope();
+  PaidScope(const PaidScope&) = delete;
+  PaidScope& operator=(const PaidScope&) = delete;
 };
 
 } // namespace clock

@@ -324,6 +324,7 @@ void launch_graph(int64_t id, int device, int64_t stream) {
   for (const Record& record : graph.records) {
     const int64_t target = record.b == graph.origin_stream ? stream : record.b;
     if (Kind(record.kind) == Kind::kCollective) {
+      const clock::PaidScope paid;
       sink::issue_captured_collective(record.a, device, target);
       continue;
     }

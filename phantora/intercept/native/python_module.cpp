@@ -67,7 +67,7 @@ void install(int64_t count, PyObject* sink_object, std::string_view libtorch_pyt
   static bool is_first = true;
   if (!std::exchange(is_first, false)) return;
   register_storage_kernels();
-  register_work_operator();
+  register_work_operators();
   install_exit_guard();
   pthread_atfork(lock_all, unlock_all, unlock_child);
 }
@@ -251,17 +251,22 @@ PyObject* plan(PyObject*, PyObject* arguments) {
 // --- collectives
 
 // Through the dispatcher, whose Python side boxes the Work.
+PyObject* find_operator(const char* name) {
+  Reference torch(PyImport_ImportModule("torch"));
+  Reference ops(torch ? PyObject_GetAttrString(torch.get(), "ops") : nullptr);
+  Reference library(ops ? PyObject_GetAttrString(ops.get(), "phantora") : nullptr);
+  Reference packet(library ? PyObject_GetAttrString(library.get(), name) : nullptr);
+  return packet ? PyObject_GetAttrString(packet.get(), "default") : nullptr;
+}
+
 PyObject* make_boxed_work(PyObject* device, PyObject* stream, PyObject* tensors, PyObject* blocking) {
-  static PyObject* op = nullptr;
-  if (!op) {
-    Reference torch(PyImport_ImportModule("torch"));
-    Reference ops(torch ? PyObject_GetAttrString(torch.get(), "ops") : nullptr);
-    Reference library(ops ? PyObject_GetAttrString(ops.get(), "phantora") : nullptr);
-    Reference packet(library ? PyObject_GetAttrString(library.get(), "make_work") : nullptr);
-    op = packet ? PyObject_GetAttrString(packet.get(), "default") : nullptr;
-    if (!op) return nullptr;
-  }
-  return PyObject_CallFunctionObjArgs(op, device, stream, tensors, blocking, nullptr);
+  static PyObject* op = find_operator("make_work");
+  return op ? PyObject_CallFunctionObjArgs(op, device, stream, tensors, blocking, nullptr) : nullptr;
+}
+
+PyObject* stash_tensors_in_work(PyObject* work, PyObject* tensors) {
+  static PyObject* op = find_operator("stash_tensors");
+  return op ? PyObject_CallFunctionObjArgs(op, work, tensors, nullptr) : nullptr;
 }
 
 PyMethodDef methods[] = {
@@ -391,6 +396,7 @@ PyMethodDef methods[] = {
     method<planned::set_context>("set_plan_context", "set_plan_context(number): global switches, in every signature"),
 
     method<make_boxed_work>("make_work", "make_work(device, stream, tensors, blocking) -> boxed c10d Work"),
+    method<stash_tensors_in_work>("stash_tensors", "stash_tensors(boxed Work, tensors): kept until somebody waits"),
     {}};
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "phantora_native", "The simulated CUDA device.", -1, methods};

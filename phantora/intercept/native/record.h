@@ -1,7 +1,7 @@
 // One fixed-size record per thing that the host asked of a simulated device.
 //
-// The layout and the kinds are those of phantora/engine/protocol.py (RECORD, Kind): records travel to the engine as they
-// lie in memory.
+// The layout and the kinds are those of phantora/engine/protocol.py (RECORD, Kind): records travel to the engine as
+// they lie in memory.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // When do streams and events end, as far as this process can tell by itself?
 //
-// A kernel starts at max(host time of its launch, end of the stream's previous work), events carry the end of the stream
-// on which they were recorded. Only what depends on other ranks (a collective, and everything behind it) is not known
-// here: its `end_ns` is then a lower bound, until the engine's answer arrives through resolve_*.
+// A kernel starts at max(host time of its launch, end of the stream's previous work), events carry the end of the
+// stream on which they were recorded. Only what depends on other ranks (a collective, and everything behind it) is not
+// known here: its `end_ns` is then a lower bound, until the engine's answer arrives through resolve_*.
 #pragma once
 
 #include <algorithm>
@@ -74,7 +74,7 @@ class Timeline {
   size_t num_events() const { return events_.size(); }
 
  private:
-  // Ids of CUDA's pools are index << 5 | type << 1 | 1 with index < 32: all below 1024. Others come from ExternalStream.
+  // Ids of CUDA's pools are index << 5 | type << 1 | 1 with index < 32: all below 1024. Others are ExternalStream's.
   static constexpr int64_t kNumPooled = 1024;
   struct Device {
     std::vector<Progress> pooled;

@@ -32,7 +32,14 @@ class SimulatedWork final : public c10d::Work {
   std::vector<at::Tensor> result() override { return tensors_; }
   c10::intrusive_ptr<Future> getFuture() override { return future_; }
 
-  void synchronize() override { device::wait_event(device_, current_stream(device_), event_); }
+  void synchronize() override {
+    device::wait_event(device_, current_stream(device_), event_);
+    stash_.clear();
+  }
+  // Inputs that must live until somebody waits (ProcessGroupNCCL's TensorShelf).
+  void stash(std::vector<at::Tensor> tensors) {
+    for (auto& tensor : tensors) stash_.push_back(std::move(tensor));
+  }
 
   // The current stream waits; the host goes on, unless this is a barrier or the caller gave a timeout.
   bool wait(std::chrono::milliseconds timeout) override {
@@ -54,6 +61,7 @@ class SimulatedWork final : public c10d::Work {
   const std::vector<at::Tensor> tensors_;
   const int64_t event_;
   c10::intrusive_ptr<Future> future_;
+  std::vector<at::Tensor> stash_;
 };
 
 c10::intrusive_ptr<c10d::Work> make_work(int64_t device, int64_t stream, std::vector<at::Tensor> tensors,
@@ -61,13 +69,21 @@ c10::intrusive_ptr<c10d::Work> make_work(int64_t device, int64_t stream, std::ve
   return c10::make_intrusive<SimulatedWork>(int(device), stream, std::move(tensors), blocking);
 }
 
+void stash_tensors(const c10::intrusive_ptr<c10d::Work>& work, std::vector<at::Tensor> tensors) {
+  auto* simulated = dynamic_cast<SimulatedWork*>(work.get());
+  TORCH_CHECK(simulated, "phantora: this Work was not made by make_work");
+  simulated->stash(std::move(tensors));
+}
+
 } // namespace
 
-void register_work_operator() {
+void register_work_operators() {
   static auto& library = *new torch::Library(torch::Library::FRAGMENT, "phantora", std::nullopt, __FILE__, __LINE__);
   library.def(
       "make_work(int device, int stream, Tensor[] tensors, bool blocking) -> __torch__.torch.classes.c10d.Work",
       torch::CppFunction(&make_work));
+  library.def("stash_tensors(__torch__.torch.classes.c10d.Work work, Tensor[] tensors) -> ()",
+              torch::CppFunction(&stash_tensors));
 }
 
 } // namespace phantora::native

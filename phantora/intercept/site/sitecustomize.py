@@ -1,7 +1,7 @@
 """On PYTHONPATH: every Python process of a run is armed before it can import torch.
 
-Does nothing unless the run's endpoint is in the environment. `python -I` and `python -E` ignore PYTHONPATH; the .pth line of
-an installed package covers those.
+Does nothing unless the run's endpoint is in the environment. `python -I` and `python -E` ignore PYTHONPATH; the .pth
+line of an installed package covers those.
 """
 
 import importlib.machinery

@@ -34,13 +34,6 @@ def repeats_are_planned():
     assert hits > len(op_cases.CASES), hits
 
 
-@probe
-def gradients_like_the_cpu():
-    """Backward kernels: gradients lie as on the CPU."""
-    for name in ("conv2d", "conv2d_channels_last", "layer_norm", "group_norm", "embedding", "max_pool2d", "softmax", "linear", "cdist"):
-        assert _gradients(name, "cuda") == _gradients(name, "cpu"), name
-
-
 def _gradients(name, device):
     leaves = []
 
@@ -53,6 +46,13 @@ def _gradients(name, device):
     scope = {"torch": torch, "F": torch.nn.functional, "t": Leaves(torch, device)}
     eval(op_cases.CASES[name], scope).sum().backward()
     return [op_cases.describe(leaf.grad) for leaf in leaves if leaf.requires_grad]
+
+
+@probe
+def gradients_like_the_cpu():
+    """Backward kernels: gradients lie as on the CPU."""
+    for name in ("conv2d", "conv2d_channels_last", "layer_norm", "group_norm", "embedding", "max_pool2d", "softmax", "linear", "cdist"):
+        assert _gradients(name, "cuda") == _gradients(name, "cpu"), name
 
 
 finish()
