@@ -255,7 +255,7 @@ class Server:
         }
         for number in self._watchdog.idle(running):
             self.warnings.append(
-                f"rank {number} waits for something outside the simulation (a lock, a pipe, a process?): treated as blocked at "
+                f"rank {number} waits for something outside the simulation (a lock, a pipe, a process, a file?): treated as blocked at "
                 f"{self.simulation.ranks[number].timeline.clock_ns / 1e9:.6f} s of virtual time"
             )
             self.simulation.ranks[number].unseen_wait = True

@@ -189,7 +189,7 @@ class Simulation:
             rank.timeline.trace.exit_code, rank.error = fields["exit_code"], fields["error"]
         elif fields["method"] == "store_set":
             self.store.set(fields["key"], fields["value"], fields["clock_ns"])
-        else:
+        elif fields["method"] != "clock":
             raise ValueError(f"rank {number}: unknown note {fields['method']!r}")
 
     def ended(self, number: int) -> None:
@@ -271,6 +271,10 @@ class Simulation:
                 event.when_known(decide)
         if not answered:  # not done, for certain, once nothing can happen before the caller's clock
             self._in_order(rank, fields, lambda: decide(None))
+
+    def _call_sleep(self, rank: Rank, fields: dict[str, Any]) -> None:
+        """The rank wakes when all others have got to its clock."""
+        self._in_order(rank, fields, lambda: self.answer(rank, fields))
 
     def _call_event_time(self, rank: Rank, fields: dict[str, Any]) -> None:
         event = rank.timeline.event(fields["event"])

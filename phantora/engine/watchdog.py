@@ -10,6 +10,7 @@ import os
 import time
 
 _IDLE_S = 3.0  # no message and no CPU for this long: the rank waits
+_BUSY_S = 120.0  # no message for this long, though it uses CPU: it may be polling for what a partner does later
 _HOPELESS_S = 120.0  # nothing at all for this long: the run is stuck
 
 
@@ -42,7 +43,7 @@ class Watchdog:
         self._ticks.clear()
 
     def idle(self, running: dict[int, int]) -> list[int]:
-        """Of {rank: pid} (each the leader of its process group), those that used no CPU for _IDLE_S."""
+        """Of {rank: pid} (each the leader of its process group), those that used no CPU for _IDLE_S or are silent for _BUSY_S."""
         now = time.monotonic()
         self.recent = now - self._silent_since < _IDLE_S
         if now - self._silent_since < 1.0:
@@ -50,6 +51,9 @@ class Watchdog:
         found = []
         for rank, pid in running.items():
             ticks = cpu_ticks(pid)
+            if now - self._silent_since > _BUSY_S:
+                found.append(rank)
+                continue
             since, before = self._ticks.get(rank, (now, -1))
             if ticks != before:
                 self._ticks[rank] = (now, ticks)

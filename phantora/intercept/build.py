@@ -187,7 +187,7 @@ def _compile(path: Path) -> None:
 def _torch_arguments() -> list[str]:
     torch, python = torch_dir(), sysconfig.get_paths()["include"]
     if not (Path(python) / "Python.h").exists():
-        raise UserError(f"Python.h is not in {python}: install Python's headers (apt-get install python3-dev); {_DOCTOR}")
+        raise UserError(f"Python.h is not in {python}: install Python's headers (apt-get install python3-dev)")
     includes = [torch / "include", torch / "include" / "torch" / "csrc" / "api" / "include", python]
     return [f"-I{path}" for path in includes] + [f"-L{torch}/lib", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{torch}/lib"]
 

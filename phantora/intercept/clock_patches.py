@@ -30,10 +30,20 @@ def real_perf_counter() -> float:
     return _real["perf_counter"]()
 
 
+# A rank that only looks at clocks tells the engine of its progress this often (virtual time): partners may wait for it.
+_REPORT_NS = 10_000_000
+_reported_ns = 0
+
+
 def _now_ns() -> int:
+    global _reported_ns
     native = sys.modules["phantora_native"]
     native.advance_ns(READ_NS)
-    return native.now_ns()
+    now_ns = native.now_ns()
+    if now_ns - _reported_ns > _REPORT_NS and threading.current_thread() is threading.main_thread():
+        _reported_ns = now_ns
+        session.note("clock")
+    return now_ns
 
 
 def _time() -> float:
@@ -59,7 +69,11 @@ def _sleep(seconds: float) -> None:
     if seconds < 0:
         raise ValueError("sleep length must be non-negative")
     sys.modules["phantora_native"].advance_ns(int(seconds * 1e9))
-    _real["sleep"](0)
+    if session.world_size() > 1:
+        # Others act meanwhile: a script that polls for their file sees it when it is there in virtual time.
+        session.call("sleep")
+    else:
+        _real["sleep"](0)
 
 
 def install() -> None:

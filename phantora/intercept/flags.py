@@ -70,10 +70,16 @@ class Context:
 
     def install(self) -> None:
         """Follow every later change of a switch."""
+        properties = [p for p in vars(type(torch.backends.cudnn)).values() if hasattr(p, "setter")]
         for name in _SETTERS:
             setter = getattr(torch._C, name, None)
-            if setter is not None:
-                setattr(torch._C, name, _watched(setter, self.refresh))
+            if setter is None:
+                continue
+            watched = _watched(setter, self.refresh)
+            setattr(torch._C, name, watched)
+            for bound in properties:  # torch.backends.cudnn took the setters when it was imported
+                if bound.setter is setter:
+                    bound.setter = watched
         self.refresh()
 
 

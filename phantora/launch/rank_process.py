@@ -14,6 +14,7 @@ import threading
 import traceback
 from typing import NoReturn
 
+from phantora.launch.attach import child_environment
 from phantora.launch.options import JobOptions
 
 
@@ -23,6 +24,7 @@ def run_rank(options: JobOptions, rank: int, endpoint: str, pipes: dict[tuple[in
 
     _redirect(options, rank, pipes)
     os.environ.update(rank_environment(options, rank))
+    os.environ.update(child_environment(options, endpoint))
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(endpoint)
     _configure_torch()

@@ -129,3 +129,69 @@ for step in range(10**9):
     assert (out / "trace.pftrace").stat().st_size > 0
     left = subprocess.run(["pgrep", "-f", str(script)], capture_output=True, text=True).stdout.split()
     assert [pid for pid in left if int(pid) != os.getpid()] == []
+
+
+def test_waits_that_the_engine_cannot_see(simulate, tmp_path: Path) -> None:
+    """Rank 0 waits on a pipe for rank 1, which is blocked beyond rank 0's clock: found, said, and the run goes on."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    script = START + f"""
+fifo = {str(fifo)!r}
+pair = dist.new_group([1, 2])
+if rank == 0:
+    open(fifo).read()
+else:
+    dist.all_reduce(x, group=pair)
+    time.sleep(1)
+    torch.cuda.synchronize()
+    if rank == 1:
+        open(fifo, "w").write("go")
+dist.all_reduce(x)
+torch.cuda.synchronize()
+"""
+    done = simulate(script, 3, timeout=60)
+    assert done.code == 0, done.stderr
+    assert "rank 0 waits for something outside the simulation" in done.stderr
+
+
+def test_polling_for_a_file_sees_it_in_virtual_time(simulate, tmp_path: Path) -> None:
+    script = START + f"""
+file = {str(tmp_path / "file")!r}
+if rank == 0:
+    began = time.time()
+    while not os.path.exists(file):
+        time.sleep(0.01)
+    print(f"waited {{time.time() - began:.2f}}", flush=True)
+else:
+    time.sleep(2)
+    dist.get_world_size()
+    open(file, "w").close()
+dist.barrier()
+"""
+    done = simulate(script, 2, timeout=60)
+    assert done.code == 0 and done.stdout.startswith("waited 2.0"), done.stdout + done.stderr
+
+
+def test_children_of_a_rank(simulate) -> None:
+    """Spawned loader workers and processes see the same torch, and are no part of the run."""
+    done = simulate(
+        """
+import multiprocessing, subprocess, sys, torch
+from torch.utils.data import DataLoader, TensorDataset
+def child(queue):
+    queue.put((torch.cuda.is_available(), (torch.ones(3, device="cuda") + 1).shape[0]))
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=child, args=(queue,))
+    process.start()
+    assert queue.get(timeout=60) == (True, 3)
+    process.join()
+    loader = DataLoader(TensorDataset(torch.arange(8)), batch_size=2, num_workers=2, pin_memory=True, multiprocessing_context="spawn")
+    assert [batch[0].is_pinned() for batch in loader] == [True] * 4
+    out = subprocess.run([sys.executable, "-c", "import torch; print(torch.cuda.device_count())"], capture_output=True, text=True).stdout
+    assert out.strip() == "8", out
+    print("done")
+"""
+    )
+    assert done.code == 0 and "done" in done.stdout, done.stderr

@@ -1,7 +1,7 @@
 // An autograd device thread may drop the last reference to a GraphTask after Py_Finalize began; it then asks for the
 // GIL inside a noexcept destructor (SafePyObject). CPython before 3.14 ends such a thread by pthread_exit(), whose
-// forced unwinding meets the noexcept and calls std::terminate: abort, exit code 134, after all work was done. As 3.14 does,
-// park the thread instead; the exit code stays what the program said.
+// forced unwinding meets the noexcept and calls std::terminate: abort, exit code 134, after all work was done. As 3.14
+// does, park the thread instead; the exit code stays what the program said.
 #include <Python.h>
 
 #include "exit_guard.h"

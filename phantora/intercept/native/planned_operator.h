@@ -1,8 +1,8 @@
 // Planned operators: the repeat of a call whose signature is known never enters Python.
 //
 // A boxed C++ kernel stands in front of each Python kernel. The first call with a new signature (shapes, strides,
-// dtypes, integers, ...; see CallReader) goes to the Python kernel, which may say with plan() what the outcome of such a
-// call is: a signature to launch, and for each result either the index of an argument or the specification of a new
+// dtypes, integers, ...; see CallReader) goes to the Python kernel, which may say with plan() what the outcome of such
+// a call is: a signature to launch, and for each result either the index of an argument or the specification of a new
 // tensor. Repeats are then done here. The plan steps aside whenever contents could be computed: when all inputs are
 // known (or will be) and something that is written is small enough to carry contents.
 #pragma once
