@@ -89,6 +89,11 @@ def _job_options(arguments: dict[str, Any]) -> Any:
 
 
 def _check_script(script: str, is_module: bool) -> None:
+    if script.startswith("-"):
+        from phantora.errors import nearest
+
+        options = [name for option in record_and_simulate.params for name in option.opts if name.startswith("--")]
+        raise UserError(f"unknown option {script}{nearest(script, options)}")
     if is_module:
         import importlib.util
 

@@ -63,6 +63,8 @@ class Collective:
         splits = None
         if part["kind"] == "all_to_all" and part.get("splits_in"):
             splits = tuple(tuple(self.members[rank].part["splits_in"]) for rank in self.ranks)
+            if len({size for row in splits for size in row}) == 1:
+                splits = None  # equal parts
         size = max(member.part["bytes"] for member in self.members.values())
         return CommOperation(
             kind=part["kind"], ranks=self.ranks, bytes=size, dtype=part["dtype"], root=part.get("root") or 0, split_bytes=splits

@@ -113,6 +113,8 @@ class Server:
                 self._fail()
             tick()
         self._drain_output()
+        if self._failed:
+            self._fail()
         self.simulation.finish()
 
     def drain(self) -> None:

@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any
 
-from phantora.intercept import cuda_memory, cuda_objects, cuda_runtime
+from phantora.intercept import build, cuda_memory, cuda_objects, cuda_runtime
 from phantora.intercept.device_properties import DeviceProperties, device_properties
 
 CUDA_VERSION = 12080
@@ -52,7 +52,7 @@ def install(extension: Any, native: Any, config: Any, sink: Any) -> None:
     if config.memory_limit_bytes is not None:
         native.set_memory_limit_bytes(config.memory_limit_bytes)
     leaves: dict[str, Any] = dict.fromkeys(_WITHOUT_EFFECT, _nothing)
-    leaves |= cuda_objects.make_classes(extension, native) | cuda_memory.make_functions(native)
+    leaves |= cuda_objects.make_classes(extension, native) | cuda_memory.make_functions(native, build.torch_version())
     leaves |= _device_functions(native, properties) | _stream_functions(native) | _versions(properties)
     leaves |= _copies_between_devices(native)
     leaves["_cudart"] = cuda_runtime.make_cudart(native)

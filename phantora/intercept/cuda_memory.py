@@ -8,8 +8,9 @@ _THIS_THREAD, _ALL_STREAMS = -1, -2  # phantora_native.begin_pool
 _PRIVATE_POOLS = "reserved_bytes_by_private_pools"
 
 
-def make_functions(native: Any) -> dict[str, Any]:
+def make_functions(native: Any, torch_version: str) -> dict[str, Any]:
     """name in torch._C -> function."""
+    has_private_pools = not torch_version.startswith("2.12.")  # its Python cannot flatten keys that are tuples
 
     def snapshot(pool: Any = None) -> dict[str, Any]:
         segments = [segment for device in range(native.num_devices()) for segment in native.snapshot(device)]
@@ -24,7 +25,7 @@ def make_functions(native: Any) -> dict[str, Any]:
         native.begin_pool(device, *pool, _THIS_THREAD)
 
     return {
-        "_cuda_memoryStats": lambda device: nested(native.stats(device)),
+        "_cuda_memoryStats": lambda device: nested(native.stats(device), has_private_pools),
         "_cuda_resetAccumulatedMemoryStats": native.reset_accumulated,
         "_cuda_resetPeakMemoryStats": native.reset_peak,
         "_cuda_emptyCache": native.empty_cache,
@@ -44,11 +45,13 @@ def make_functions(native: Any) -> dict[str, Any]:
     }
 
 
-def nested(flat: dict[str, int]) -> dict[str, Any]:
+def nested(flat: dict[str, int], has_private_pools: bool = True) -> dict[str, Any]:
     """'active.all.peak' -> {'active': {'all': {'peak': ...}}}; private pools are keyed by their id."""
-    result: dict[str, Any] = {_PRIVATE_POOLS: {}}
+    result: dict[str, Any] = {_PRIVATE_POOLS: {}} if has_private_pools else {}
     for name, value in flat.items():
         *path, last = name.split(".")
+        if path[:1] == [_PRIVATE_POOLS] and not has_private_pools:
+            continue
         level = result
         for part in path:
             key: Any = part

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib.util
 import json
 import os
 import selectors
@@ -64,8 +65,21 @@ def _warm_up(options: JobOptions) -> None:
         import torch.distributed.tensor.parallel
         import torch.nn.parallel
         import torch.optim  # noqa: F401
+    if options.is_module:
+        _check_module(options.script)
     gc.collect()
     gc.freeze()  # the collector must not touch (and so copy) what the ranks share
+
+
+def _check_module(name: str) -> None:
+    """Here and not in the command: finding a submodule imports its packages."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        found = False
+    if not found:
+        raise UserError(f"module not found: {name} (searched sys.path of {sys.executable})")
 
 
 def _fork_ranks(options: JobOptions, endpoint: str, pipes: dict[tuple[int, str], int], control: socket.socket) -> dict[int, int]:

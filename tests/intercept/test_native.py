@@ -264,6 +264,25 @@ def test_a_resolved_stream_keeps_what_was_queued_behind(native: Any) -> None:
     assert native.stream_state(0, stream) == (bound, True)
 
 
+def test_the_allocator_waits_for_a_collective_through_the_sink(native: Any, with_sink: Callable[[Any], None]) -> None:
+    """Memory in use by a stream whose end only the engine knows: given back after the engine answered."""
+    import torch
+
+    stream = torch.cuda.Stream(4)
+    tensor = torch.empty(64 << 20, dtype=torch.uint8, device="cuda:4")
+    sink = AnsweringSink(native, native.now_ns() + 7000)
+    with_sink(sink)
+    native.mark_unresolved(4, stream.stream_id)
+    tensor.record_stream(stream)
+    del tensor
+    torch.empty(64 << 20, dtype=torch.uint8, device="cuda:4")
+    assert torch.cuda.memory_reserved(4) == 128 << 20 and sink.asked == []  # not known to be done: not reused
+    torch.cuda.empty_cache()
+    assert [question for question, *_ in sink.asked] == ["event"]
+    assert torch.cuda.memory_reserved(4) == 0 and native.now_ns() == sink.end_ns
+    native.resolve_stream(4, stream.stream_id, sink.end_ns)
+
+
 def test_an_exception_of_the_sink_reaches_the_caller_as_it_is(native: Any, with_sink: Callable[[Any], None]) -> None:
     import torch
 

@@ -107,6 +107,42 @@ def test_threads_do_not_mix_their_frames(native: Any, engine: socket.socket) -> 
     assert all(len(payload) == 20_000 and len(set(payload)) == 1 for _, payload in received)
 
 
+def test_threads_that_allocate_launch_and_flush_do_not_lock_each_other_out(native: Any, engine: socket.socket) -> None:
+    """Frees happen with and without the GIL, a full ring sends from any of them, and the reader needs the GIL too."""
+    import torch
+
+    received: list[int] = []
+
+    def read() -> None:
+        stream = engine.makefile("rb")
+        while header := stream.read(HEADER.size):
+            length, kind = HEADER.unpack(header)
+            payload = stream.read(length - 1)
+            if kind == Frame.NOTE:
+                return
+            received.append(len(payload) // RECORD.size)
+
+    def work() -> None:
+        x = torch.empty(32, 32, device="cuda", requires_grad=True)
+        for _ in range(300):
+            (x.sin().cos() * 2.0).sum().backward()
+            x.grad = None
+
+    before = native.num_records()
+    reader = threading.Thread(target=read)
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in (reader, *threads):
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+        assert not thread.is_alive()
+    native.flush()
+    count = native.num_records() - before
+    native.send_frame(int(Frame.NOTE), b"end")
+    reader.join(timeout=60)
+    assert sum(received) == count > 4 * 300 * 10
+
+
 def test_when_the_engine_is_gone_calls_raise_and_recording_stops(native: Any, engine: socket.socket) -> None:
     engine.close()
     native.emit(int(Kind.MARK), 0, 1, 0, 0)

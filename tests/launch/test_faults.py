@@ -54,6 +54,11 @@ torch.cuda.synchronize()
     assert done.summary["complete"] is False and done.summary["ranks"][1]["num_kernels"] > 0
 
 
+def test_all_ranks_killed_at_once(simulate) -> None:
+    done = simulate(START + "os.kill(os.getpid(), signal.SIGSEGV)", 2)
+    assert done.code == 128 + signal.SIGSEGV and "SIGSEGV" in done.stderr
+
+
 @pytest.mark.parametrize(
     "first,second,words",
     [

@@ -82,3 +82,12 @@ def test_unsupported_torch(tmp_path: Path, script: str) -> None:
     env = {**os.environ, "PYTHONPATH": str(fake.parent)}
     done = subprocess.run([sys.executable, "-m", "phantora.cli", "record-and-simulate", "--out", str(tmp_path / "run"), script], capture_output=True, text=True, env=env, timeout=120)
     assert_one_line(done, "1.13.1", "2.13")
+
+
+def test_unknown_option_names_the_nearest(script: str) -> None:
+    assert_one_line(phantora("record-and-simulate", "--nproc-per-nod", "2", script), "--nproc-per-nod", "--nproc-per-node")
+
+
+@pytest.mark.torch
+def test_submodule_not_found(tmp_path: Path) -> None:
+    assert_one_line(phantora("record-and-simulate", "--out", str(tmp_path / "run"), "-m", "torch.distributed.nothing"), "torch.distributed.nothing")

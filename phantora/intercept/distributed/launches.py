@@ -145,14 +145,10 @@ def work(
 ) -> Any:
     """A boxed Work behind what was last issued on `stream`.
 
-    stash: inputs that must not be freed before somebody waits (ProcessGroupNCCL's TensorShelf).
+    stash: inputs that must not be freed before somebody waits (ProcessGroupNCCL's TensorShelf). The Work holds them
+    behind its results.
     """
-    boxed = native.make_work(device, stream, list(results), blocking)
-    if stash:
-        keep = getattr(native, "stash_tensors", None)
-        if keep is not None:
-            keep(boxed, list(stash))
-    return boxed
+    return native.make_work(device, stream, [*results, *stash], blocking)
 
 
 def launch(communicator: Communicator, device: int, stream: int, parts: Sequence[Part]) -> int:
