@@ -1,4 +1,4 @@
-"""From a call of an operator to the `OpCall` that `compute` prices, and to the key under which its signature is kept."""
+"""From a call of an operator to the `OpCall` that `compute` prices, and to the key of its signature."""
 
 from __future__ import annotations
 

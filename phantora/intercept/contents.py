@@ -1,7 +1,7 @@
 """Known contents of tensors of the simulated device.
 
-A small tensor whose values are known (copied from the CPU, filled, counted, computed only from such) carries a CPU copy in
-native code, so that `.item()`, shape exchange and routing counts are real. Limits are per kind of element, because
+A small tensor whose values are known (copied from the CPU, filled, counted, computed only from such) carries a CPU copy
+in native code, so that `.item()`, shape exchange and routing counts are real. Limits are per kind of element, because
 frameworks need them: masks and routing maps (integers, booleans) up to 4 MiB, bytes (pickled objects) up to 256 MiB,
 floating-point numbers only up to 16 KiB (they decide little, and computing them costs host time).
 """

@@ -146,7 +146,9 @@ def fill_scalar_(self: Tensor, value: float | int | bool) -> Tensor:
 def fill_tensor_(self: Tensor, value: Tensor) -> Tensor:
     """aten::fill_.Tensor"""
     if value.dim() != 0:
-        raise RuntimeError(f"fill_ only supports 0-dimension value tensor but got tensor with {value.dim()} dimensions.")
+        raise RuntimeError(
+            f"fill_ only supports 0-dimension value tensor but got tensor with {value.dim()} dimensions."
+        )
     if value.device != self.device and not value.is_cuda:
         return fill_scalar_(self, value.item())
     known = contents.known(value)

@@ -7,7 +7,7 @@ from typing import Any
 
 from phantora.engine.protocol import Frame, Kind
 
-CUDNN_VERSION = 91002
+CUDNN_VERSION = 92000
 _PUSH, _POP, _INSTANT = 1, -1, 0  # Kind.MARK
 _NO_DEVICE = -1
 

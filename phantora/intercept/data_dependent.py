@@ -88,7 +88,9 @@ def masked_select_out(self: Tensor, mask: Tensor, *, out: Tensor) -> Tensor:
     return out.copy_(found)
 
 
-def unique2(self: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> tuple[Tensor, ...]:
+def unique2(
+    self: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[Tensor, ...]:
     """aten::_unique2"""
     _launch_and_wait("aten::_unique2", self)
     value = contents.known(self)
@@ -139,7 +141,8 @@ def _all_distinct(
 
 
 def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """aten::bincount: the length is max + 1, which the host waits for; unknown data counts evenly into `minlength` bins."""
+    """aten::bincount: the length is max + 1, which the host waits for; unknown data counts evenly into `minlength`
+    bins."""
     _launch_and_wait("aten::bincount", self, ("weights", weights), ("minlength", minlength))
     value = contents.known(self)
     known_weights = contents.known(weights) if weights is not None else None
@@ -162,7 +165,8 @@ def _even_counts(total: int, num_bins: int) -> Tensor:
 
 
 def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-    """aten::histc: also of integers (the CPU kernel knows floating point only); with min == max the host reads the range."""
+    """aten::histc: also of integers (the CPU kernel knows floating point only); with min == max the host reads the
+    range."""
     if min == max:
         sync_current_stream(self.get_device())
     result = new_tensor(self, (bins,))
@@ -252,7 +256,8 @@ def with_real_permutation(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def never(*args: Any, **kwargs: Any) -> bool:
-    """aten::_use_cudnn_ctc_loss: cuDNN's CTC takes targets on the CPU only, which scripts hardly give; ATen's is taken."""
+    """aten::_use_cudnn_ctc_loss: cuDNN's CTC takes targets on the CPU only, which scripts hardly give; ATen's is
+    taken."""
     return False
 
 

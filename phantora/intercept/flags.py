@@ -1,4 +1,4 @@
-"""Global switches that change which kernel runs: TF32, cuDNN's search, determinism. They belong to a call's signature."""
+"""Global switches that change which kernel runs: TF32, cuDNN's search, determinism. They are part of a signature."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The kernel that nearly every operator gets: shapes by meta tensors once per signature, one launch, known contents.
 
-The first call of a signature comes here and leaves a plan in native code; repeats never enter Python unless contents can
-be computed. What a call does is therefore decided once, in `_Signature`.
+The first call of a signature comes here and leaves a plan in native code; repeats never enter Python unless contents
+can be computed. What a call does is therefore decided once, in `_Signature`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,20 @@ from phantora.intercept.shape_inference import Argument, New, NewList, Recipe, R
 native: Any = sys.modules["phantora_native"]
 
 # Their results have no contents until somebody writes them, and making them is no work for the device.
-ALLOCATIONS = frozenset("empty empty_like empty_strided empty_permuted new_empty new_empty_strided empty_quantized".split())
+ALLOCATIONS = frozenset(
+    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided empty_quantized".split()
+)
 # Lengths of results depend on the values of numbers.
 EXACT_FLOATS = frozenset("arange range linspace logspace full".split())
 # torch writes these although the schema does not say so (running statistics of a batch norm).
 HIDDEN_WRITES = {
     name: ("running_mean", "running_var")
-    for name in ("native_batch_norm", "cudnn_batch_norm", "batch_norm_gather_stats", "batch_norm_gather_stats_with_counts")
+    for name in (
+        "native_batch_norm",
+        "cudnn_batch_norm",
+        "batch_norm_gather_stats",
+        "batch_norm_gather_stats_with_counts",
+    )
 }
 
 
@@ -81,7 +88,9 @@ class Kernel:
         if signature.is_computable or signature.writes_small or self.hidden_writes:
             self._follow_contents(signature, args, kwargs, results)
         if signature.stand_in_dtype is not None and results is not None and not native.shadow_has(results[0]):
-            contents.write_stand_in(results[0], unknown_values.scalar_result(self.schema.name, signature.stand_in_dtype))
+            contents.write_stand_in(
+                results[0], unknown_values.scalar_result(self.schema.name, signature.stand_in_dtype)
+            )
         return self._returned(args, kwargs, results)
 
     def _launch(self, signature: _Signature, device: int, kwargs: dict[str, Any]) -> None:
@@ -101,7 +110,9 @@ class Kernel:
             return None
         return results[0] if self.schema.num_returns == 1 else tuple(results)
 
-    def _numbers_to_tensors(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _numbers_to_tensors(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Wrapped numbers arrive as Python numbers where the schema wants tensors."""
         for position, name in self.schema.tensor_positions:
             if position < len(args):
@@ -140,7 +151,9 @@ class Kernel:
             is_computable=is_computable and not self.is_random,
             writes_small=any(t.is_cuda and contents.is_small(t) for t in written),
             stand_in_dtype=self._stand_in_dtype(recipes, outputs),
-            philox_increment=random_offsets.increment(self.base_name, self.schema, args, kwargs, sized) if self.is_random else 0,
+            philox_increment=random_offsets.increment(self.base_name, self.schema, args, kwargs, sized)
+            if self.is_random
+            else 0,
             needs_workspace=number >= 0 and workspaces.is_needed(self.base_name),
         )
 
@@ -245,7 +258,8 @@ def _is_small_recipe(recipe: Recipe) -> bool:
 
 
 def _store(result: Tensor, value: Any) -> None:
-    """Auxiliary results of CPU kernels (embedding_bag, batch norms) have other shapes than CUDA's: these stay unknown."""
+    """Auxiliary results of CPU kernels (embedding_bag, batch norms) have other shapes than CUDA's: these stay
+    unknown."""
     if not isinstance(value, Tensor) or value.shape == result.shape:
         contents.write(result, value)
 

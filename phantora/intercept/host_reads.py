@@ -53,9 +53,7 @@ def is_nonzero(self: Tensor) -> bool:
 def equal(self: Tensor, other: Tensor) -> bool:
     """aten::equal: real when both are known; tensors that nobody knows count as equal."""
     if self.device != other.device:
-        raise RuntimeError(
-            f"Cannot compare two tensors on different devices. Got: {self.device} and {other.device}"
-        )
+        raise RuntimeError(f"Cannot compare two tensors on different devices. Got: {self.device} and {other.device}")
     if self.shape != other.shape or self.dtype != other.dtype:
         return False
     if self.numel() == 0 or self is other:

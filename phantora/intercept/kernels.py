@@ -1,7 +1,7 @@
 """The kernels of the simulated CUDA device: one for every operator that has a CUDA kernel in a CUDA build of torch.
 
-`install()` runs right after `import torch`. Most operators get a generic `Kernel`; copies, fills, reads and operators whose
-shapes depend on data have their own. Native code then plans repeats of each (`native.fast`).
+`install()` runs right after `import torch`. Most operators get a generic `Kernel`; copies, fills, reads and operators
+whose shapes depend on data have their own. Native code then plans repeats of each (`native.fast`).
 """
 
 from __future__ import annotations
@@ -63,6 +63,9 @@ _OWN_KERNELS: dict[str, Callable[..., Any]] = {
     "_efficientzerotensor": factories.efficient_zero_tensor,
     "_cudnn_rnn_flatten_weight": rnn.flatten_weight,
     "_fused_sdp_choice": attention.fused_sdp_choice,
+    "sparse_mask": sparse.sparse_mask,
+    "_to_sparse.sparse_dim": sparse.to_sparse,
+    "_to_sparse": sparse.to_sparse_default,
 }
 
 # Kernels around the generic one of the same operator.

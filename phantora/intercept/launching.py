@@ -16,7 +16,11 @@ _signatures: dict[Any, int] = {}
 
 
 def signature(
-    name: str, args: tuple[tuple[str, Any], ...], outputs: tuple[Tensor, ...] = (), mutated: tuple[str, ...] = (), overload: str = ""
+    name: str,
+    args: tuple[tuple[str, Any], ...],
+    outputs: tuple[Tensor, ...] = (),
+    mutated: tuple[str, ...] = (),
+    overload: str = "",
 ) -> int:
     """The signature id of a call described by hand; `args` are (schema name, value) pairs."""
     described: tuple[tuple[str, Value], ...] = tuple((key, value_of(value)) for key, value in args)
@@ -24,11 +28,13 @@ def signature(
     key = (name, overload, described, made, mutated)
     known = _signatures.get(key)
     if known is None:
-        call = OpCall(name=name, overload=overload, args=described, outputs=made, mutated=mutated)  # type: ignore[arg-type]
+        call = OpCall(name=name, overload=overload, args=described, outputs=made, mutated=mutated)
         known = _signatures[key] = session.register_price(call)
     return known
 
 
-def launch(device: int, name: str, *args: tuple[str, Any], outputs: tuple[Tensor, ...] = (), mutated: tuple[str, ...] = ()) -> None:
+def launch(
+    device: int, name: str, *args: tuple[str, Any], outputs: tuple[Tensor, ...] = (), mutated: tuple[str, ...] = ()
+) -> None:
     """Launch the work on the calling thread's current stream of `device`."""
     native.launch(signature(name, args, outputs, mutated), device)

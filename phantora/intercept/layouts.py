@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Numbers kept per hidden element and step for the backward pass, by cudnnRNNMode_t (RELU, TANH, LSTM, GRU). Read for LSTM
-# (14,400 bytes at T=5, B=2, H=32, 2 layers) and GRU (33,536 bytes at T=2, B=5, H=32, 2 layers, 2 directions): within 3 %.
+# Numbers kept per hidden element and step for the backward pass, by cudnnRNNMode_t (RELU, TANH, LSTM, GRU). Read for
+# LSTM (14,400 bytes at T=5, B=2, H=32, 2 layers) and GRU (33,536 bytes at T=2, B=5, H=32, 2 layers, 2 directions):
+# within 3 %.
 _RESERVED_PER_STEP = (2, 2, 5, 6)
 
 

@@ -36,7 +36,14 @@ def _batch_norm_gather_stats(input: Tensor, *rest: Any) -> tuple[Tensor, Tensor]
 
 
 def _batch_norm_backward_reduce(
-    grad_out: Tensor, input: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor | None, input_g: bool, weight_g: bool, bias_g: bool
+    grad_out: Tensor,
+    input: Tensor,
+    mean: Tensor,
+    invstd: Tensor,
+    weight: Tensor | None,
+    input_g: bool,
+    weight_g: bool,
+    bias_g: bool,
 ) -> tuple[Tensor, ...]:
     sums = [_channels(input) if input_g else torch.empty(0, device="meta") for _ in range(2)]
     grads = [_channels(input) if wanted else torch.empty(0, device="meta") for wanted in (weight_g, bias_g)]
@@ -48,7 +55,13 @@ def _batch_norm_backward_elemt(grad_out: Tensor, input: Tensor, *rest: Any) -> T
 
 
 def _cudnn_rnn_backward(
-    input: Tensor, weight: list[Tensor], weight_stride0: int, weight_buf: Tensor, hx: Tensor, cx: Tensor | None, *rest: Any
+    input: Tensor,
+    weight: list[Tensor],
+    weight_stride0: int,
+    weight_buf: Tensor,
+    hx: Tensor,
+    cx: Tensor | None,
+    *rest: Any,
 ) -> tuple[Any, ...]:
     cell = None if cx is None else torch.empty_like(cx)
     return torch.empty_like(input), torch.empty_like(hx), cell, [torch.empty_like(w) for w in weight]
@@ -63,14 +76,20 @@ def _conv_output(
 
 
 def _cudnn_convolution(
-    input: Tensor, weight: Tensor, padding: list[int], stride: list[int], dilation: list[int], groups: int, *switches: bool
+    input: Tensor,
+    weight: Tensor,
+    padding: list[int],
+    stride: list[int],
+    dilation: list[int],
+    groups: int,
+    *switches: bool,
 ) -> Tensor:
     return _conv_output(input, weight, stride, padding, dilation, groups)
 
 
 def _cudnn_convolution_transpose(
-    input: Tensor, weight: Tensor, padding: list[int], output_padding: list[int], stride: list[int], dilation: list[int],
-    groups: int, *switches: bool,
+    input: Tensor, weight: Tensor, padding: list[int], output_padding: list[int], stride: list[int], dilation:
+    list[int], groups: int, *switches: bool,
 ) -> Tensor:  # fmt: skip
     return torch.ops.aten.convolution.default(
         input, weight, None, stride, padding, dilation, True, output_padding, groups
@@ -78,7 +97,13 @@ def _cudnn_convolution_transpose(
 
 
 def _cudnn_convolution_relu(
-    input: Tensor, weight: Tensor, bias: Tensor | None, stride: list[int], padding: list[int], dilation: list[int], groups: int
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
 ) -> Tensor:
     return _conv_output(input, weight, stride, padding, dilation, groups)
 
@@ -114,7 +139,11 @@ def _affine_grid_backward(grad: Tensor, n: int, c: int, h: int, w: int) -> Tenso
 
 
 def _fused_gru_cell(
-    input_gates: Tensor, hidden_gates: Tensor, hx: Tensor, input_bias: Tensor | None = None, hidden_bias: Tensor | None = None
+    input_gates: Tensor,
+    hidden_gates: Tensor,
+    hx: Tensor,
+    input_bias: Tensor | None = None,
+    hidden_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     return torch.empty_like(hx), hx.new_empty((hx.shape[0], hx.shape[1] * 5))
 
@@ -126,7 +155,9 @@ def _fused_gru_cell_backward(grad_hy: Tensor, workspace: Tensor, has_bias: bool)
     return (*gates, workspace.new_empty((batch, hidden)), *biases)
 
 
-def _ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, *rest: Any) -> tuple[Tensor, Tensor]:
+def _ctc_loss(
+    log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any, *rest: Any
+) -> tuple[Tensor, Tensor]:
     length, batch = log_probs.shape[0], log_probs.shape[1] if log_probs.dim() == 3 else 1
     longest = targets.shape[1] if targets.dim() == 2 else max(_as_list(target_lengths), default=0)
     return log_probs.new_empty((batch,)), log_probs.new_empty((batch, length, 2 * longest + 1))
@@ -138,8 +169,6 @@ def _as_list(lengths: Any) -> list[int]:
 
 def _ctc_loss_backward(grad: Tensor, log_probs: Tensor, *rest: Any, **more: Any) -> Tensor:
     return torch.empty_like(log_probs, memory_format=torch.contiguous_format)
-
-
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -171,8 +200,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 def install(libraries: list[Any]) -> None:
     """Register the functions at the Meta key."""
-    import torch._decomp  # noqa: F401 (torch's own Python meta kernels)
-    import torch._meta_registrations  # noqa: F401
+    import torch._decomp
+    import torch._meta_registrations
 
     library = torch.library.Library("aten", "IMPL")
     for name, function in _FUNCTIONS.items():

@@ -1,7 +1,7 @@
 """Which operators a CUDA build of torch has kernels for, read from the native_functions.yaml that ships with torchgen.
 
-A CPU build lacks all of them; `kernels.py` supplies one for each. Three facts of an operator matter here: its name, how the
-CUDA build checks the devices of its arguments, and the name that its wrapper has in that check's error message.
+A CPU build lacks all of them; `kernels.py` supplies one for each. Three facts of an operator matter here: its name, how
+the CUDA build checks the devices of its arguments, and the name that its wrapper has in that check's error message.
 """
 
 from __future__ import annotations
@@ -22,21 +22,23 @@ class DeviceCheck(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaOperator:
-    """One operator with a CUDA kernel. `name` is 'add.Tensor' (no overload: 'mm'); `wrapper` as error messages name it."""
+    """One operator with a CUDA kernel. `name` is 'add.Tensor' (no overload: 'mm'); `wrapper` as error messages name
+    it."""
 
     name: str
     check: DeviceCheck
     wrapper: str
 
 
-# Not in native_functions.yaml under CUDA, yet one kernel of the simulated device: cuDNN's convolution is chosen and called
-# inside these two, and their price is that of the whole (bias included).
+# Not in native_functions.yaml under CUDA, yet one kernel of the simulated device: cuDNN's convolution is chosen and
+# called inside these two, and their price is that of the whole (bias included).
 CONVOLUTIONS = ("convolution", "convolution_backward")
 
 # Implemented in phantora/intercept/native: they touch metadata and storages only.
 NATIVE = frozenset(
-    """empty.memory_format empty_strided resize_ set_.source_Storage_storage_offset set_.source_Storage set_.source_Tensor
-    set_ record_stream as_strided view view.dtype view_as_real view_as_complex _reshape_alias unfold alias""".split()
+    """empty.memory_format empty_strided resize_ set_.source_Storage_storage_offset set_.source_Storage
+    set_.source_Tensor set_ record_stream as_strided view view.dtype view_as_real view_as_complex _reshape_alias unfold
+    alias""".split()
 )
 
 # Left out, with the reason; a call raises torch's own NotImplementedError.

@@ -1,7 +1,7 @@
 """How far a random operator moves the Philox offset of its generator.
 
-torch reserves offsets per launch, so that RNG states saved, restored and compared by scripts (checkpointing, DTensor's and
-Megatron's trackers) move as on a GPU. Formulas from aten/src/ATen/native/cuda/{DistributionTemplates.h, Dropout.cu,
+torch reserves offsets per launch, so that RNG states saved, restored and compared by scripts (checkpointing, DTensor's
+and Megatron's trackers) move as on a GPU. Formulas from aten/src/ATen/native/cuda/{DistributionTemplates.h, Dropout.cu,
 Bernoulli.cu, Randperm.cu} and transformers/cuda/attention.cu; compared with offsets read on an H200 (torch 2.11).
 """
 

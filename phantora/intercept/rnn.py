@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN: torch's C++ reaches cuDNN through a table that a CPU build leaves empty; the same calls are made here.
+"""LSTM, GRU and RNN: torch reaches cuDNN through a table that a CPU build leaves empty; the same calls are made here.
 
 Mirrors aten/src/ATen/native/{RNN.cpp, cudnn/RNN.cpp}.
 """
@@ -50,8 +50,8 @@ def data_kernel(mode: Mode) -> Callable[..., Any]:
     """The kernel of aten::<mode>.data (packed sequences)."""
 
     def run(
-        data: Tensor, batch_sizes: Tensor, hx: Any, params: list[Tensor], has_biases: bool, num_layers: int, dropout: float,
-        train: bool, bidirectional: bool,
+        data: Tensor, batch_sizes: Tensor, hx: Any, params: list[Tensor], has_biases: bool, num_layers: int,
+        dropout: float, train: bool, bidirectional: bool,
     ) -> Any:  # fmt: skip
         sizes = batch_sizes.tolist()
         return _run(mode, data, hx, params, num_layers, dropout, train, bidirectional, False, sizes)
@@ -70,15 +70,16 @@ def _run(
     proj_size = hidden.shape[-1] if hidden.shape[-1] != hidden_size else 0
     num_directions = 2 if bidirectional else 1
     result = _aten._cudnn_rnn.default(
-        input, params, len(params) // (num_layers * num_directions), flat_weights(params), hidden, cell, int(mode), hidden_size,
-        proj_size, num_layers, batch_first, dropout, train, bidirectional, batch_sizes,
+        input, params, len(params) // (num_layers * num_directions), flat_weights(params), hidden, cell, int(mode),
+        hidden_size, proj_size, num_layers, batch_first, dropout, train, bidirectional, batch_sizes,
         _dropout_state(input.get_device(), dropout, train),
     )  # fmt: skip
     return result[:3] if mode is Mode.LSTM else result[:2]
 
 
 def flat_weights(params: list[Tensor]) -> Tensor:
-    """try_get_weight_buf: the one buffer that flatten_parameters() made, else a new one (which a GPU fills each time)."""
+    """try_get_weight_buf: the one buffer that flatten_parameters() made, else a new one (which a GPU fills each
+    time)."""
     first = params[0]
     total = sum(p.numel() for p in params)
     storage = first.untyped_storage()

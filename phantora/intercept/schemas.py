@@ -1,4 +1,5 @@
-"""What the schema of an operator says about a call: names, defaults, which arguments are written, what returns alias."""
+"""What the schema of an operator says about a call: names, defaults, which arguments are written, what returns
+alias."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ def tensors_in(args: tuple[Any, ...] | list[Any], kwargs: dict[str, Any]) -> lis
 
 
 def _collect(value: Any, found: list[Tensor]) -> None:
-    # A module-level function on purpose: the cell of a recursive closure forms a cycle that keeps tensors until gc runs.
+    # A module-level function on purpose: the cell of a recursive closure forms a cycle that keeps tensors until gc
+    # runs.
     if isinstance(value, Tensor):
         found.append(value)
     elif isinstance(value, (list, tuple)):

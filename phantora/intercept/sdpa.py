@@ -1,8 +1,8 @@
 """Which attention kernel scaled_dot_product_attention takes on the simulated GPU.
 
-A CPU build has no CUDA side of this choice, so aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and sdp_utils_cpp.h are
-followed here, constraint by constraint; docstrings name them, and `_VERSION` tells where releases of torch differ. Compared
-with torch 2.11's answers on an H200 (tests/intercept/test_sdpa.py).
+A CPU build has no CUDA side of this choice, so aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and sdp_utils_cpp.h
+are followed here, constraint by constraint; docstrings name them, and `_VERSION` tells where releases of torch differ.
+Compared with torch 2.11's answers on an H200 (tests/intercept/probes/attention.py).
 """
 
 from __future__ import annotations
@@ -38,12 +38,15 @@ class Operand:
     @staticmethod
     def of(tensor: Tensor) -> Operand:
         last = tensor.stride(-1) if tensor.dim() else 1
-        return Operand(shape=tuple(tensor.shape), dtype=tensor.dtype, last_stride=last, requires_grad=tensor.requires_grad)
+        return Operand(
+            shape=tuple(tensor.shape), dtype=tensor.dtype, last_stride=last, requires_grad=tensor.requires_grad
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """One call. capability: (major, minor) of the simulated GPU; cudnn_version as torch.backends.cudnn.version() gives it."""
+    """One call. capability: (major, minor) of the simulated GPU; cudnn_version as torch.backends.cudnn.version() gives
+    it."""
 
     query: Operand
     key: Operand

@@ -120,7 +120,8 @@ class Inferred:
 
 
 def infer(op: Any, schema: Schema, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inferred:
-    """Run `op` on meta tensors shaped like the arguments. A mistake of the script raises here what it raises on a GPU."""
+    """Run `op` on meta tensors shaped like the arguments. A mistake of the script raises here what it raises on a
+    GPU."""
     meta_args = tuple(to_meta(a) for a in args)
     meta_kwargs = {k: to_meta(v) for k, v in kwargs.items() if k != "pin_memory"}
     try:

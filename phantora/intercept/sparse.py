@@ -1,7 +1,7 @@
-"""Sparse COO tensors on the simulated GPU: gradients of sparse embeddings, and the operators that optimizers use on them.
+"""Sparse COO tensors on the simulated GPU: gradients of sparse embeddings, and what optimizers do with them.
 
-torch's SparseTensorImpl is made and read by functions that do not care about the device, so those of the CPU serve here as
-they are. Arithmetic is done on indices and values (dense tensors of the simulated GPU), as the CUDA kernels do.
+torch's SparseTensorImpl is made and read by functions that do not care about the device, so those of the CPU serve here
+as they are. Arithmetic is done on indices and values (dense tensors of the simulated GPU), as the CUDA kernels do.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _CPU_KEYS = DispatchKeySet(DispatchKey.SparseCPU)
 
 # Registered for SparseCPU and SparseCUDA alike in native_functions.yaml, with the same function.
 _DEVICE_INDEPENDENT = """_sparse_coo_tensor_with_dims _sparse_coo_tensor_with_dims_and_tensors sparse_resize_
-    sparse_resize_and_clear_ sparse_dim _dimI dense_dim _dimV _nnz is_coalesced _indices _values _coalesced_ indices values
-    copy_sparse_to_sparse_ clone unsqueeze empty.memory_format empty_like resize_as_sparse_""".split()
+    sparse_resize_and_clear_ sparse_dim _dimI dense_dim _dimV _nnz is_coalesced _indices _values _coalesced_ indices
+    values copy_sparse_to_sparse_ clone unsqueeze empty.memory_format empty_like resize_as_sparse_""".split()
 
 
 def install(libraries: list[Any]) -> None:
@@ -36,9 +36,6 @@ def install(libraries: list[Any]) -> None:
     for name in _VALUEWISE:
         library.impl(name, _valuewise(_overload(name)), "SparseCUDA")
         library.impl(f"{name}_", _valuewise_in_place(_overload(f"{name}_")), "SparseCUDA")
-    library.impl("sparse_mask", sparse_mask, "CUDA")
-    library.impl("_to_sparse.sparse_dim", to_sparse, "CUDA")
-    library.impl("_to_sparse", to_sparse_default, "CUDA")
     libraries.append(library)
 
 
@@ -59,8 +56,8 @@ def _on_cpu_keys(op: Any) -> Callable[..., Any]:
 def _like(sparse: Tensor, indices: Tensor, values: Tensor, is_coalesced: bool) -> Tensor:
     shape = (*sparse.shape[: sparse.sparse_dim()], *values.shape[1:])
     return _aten._sparse_coo_tensor_with_dims_and_tensors.default(
-        sparse.sparse_dim(), values.dim() - 1, list(shape), indices, values, dtype=values.dtype, layout=torch.sparse_coo,
-        device=values.device, is_coalesced=is_coalesced,
+        sparse.sparse_dim(), values.dim() - 1, list(shape), indices, values, dtype=values.dtype,
+        layout=torch.sparse_coo, device=values.device, is_coalesced=is_coalesced,
     )  # fmt: skip
 
 
@@ -72,7 +69,8 @@ def _parts(sparse: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def coalesce(self: Tensor) -> Tensor:
-    """aten::_coalesce: sort the indices, sum duplicates; the host waits for their number (all distinct when unknown)."""
+    """aten::_coalesce: sort the indices, sum duplicates; the host waits for their number (all distinct when
+    unknown)."""
     if self.is_coalesced():
         return self
     indices, values = _parts(self)
@@ -216,13 +214,17 @@ def to_sparse(self: Tensor, sparse_dim: int) -> Tensor:
     indices = keep.nonzero().t().contiguous()
     values = self[tuple(indices)]
     return _aten._sparse_coo_tensor_with_dims_and_tensors.default(
-        sparse_dim, self.dim() - sparse_dim, list(self.shape), indices, values, dtype=self.dtype, layout=torch.sparse_coo,
-        device=self.device, is_coalesced=True,
+        sparse_dim, self.dim() - sparse_dim, list(self.shape), indices, values, dtype=self.dtype,
+        layout=torch.sparse_coo, device=self.device, is_coalesced=True,
     )  # fmt: skip
 
 
 def to_sparse_default(
-    self: Tensor, *, layout: torch.layout | None = None, blocksize: list[int] | None = None, dense_dim: int | None = None
+    self: Tensor,
+    *,
+    layout: torch.layout | None = None,
+    blocksize: list[int] | None = None,
+    dense_dim: int | None = None,
 ) -> Tensor:
     """aten::_to_sparse, to COO only."""
     if layout not in (None, torch.sparse_coo):

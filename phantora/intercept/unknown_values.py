@@ -1,8 +1,9 @@
 """What the simulated device answers when somebody reads a value that no one computed. One policy, in one place.
 
-Large tensors have no contents, so a script that reads one (`loss.item()`, `mask.nonzero()`) gets a stand-in. The stand-ins
-keep training scripts on their usual path: numbers are finite and never NaN, nothing overflowed, every mask is as dense as
-`density` says, routers spread tokens evenly. Every read is counted (`session.stand_in`) and listed in the report.
+Large tensors have no contents, so a script that reads one (`loss.item()`, `mask.nonzero()`) gets a stand-in. The
+stand-ins keep training scripts on their usual path: numbers are finite and never NaN, nothing overflowed, every mask is
+as dense as `density` says, routers spread tokens evenly. Every read is counted (`session.stand_in`) and listed in the
+report.
 
 | what is unknown                        | stand-in |
 |---|---|
@@ -99,7 +100,8 @@ def num_selected(num_elements: int) -> int:
 
 
 def spread_evenly(shape: torch.Size, dim: int, num_classes: int) -> Tensor:
-    """Indices of shape `shape` along `dim` (k entries) that use `num_classes` classes equally often, distinct in a row."""
+    """Indices of shape `shape` along `dim` (k entries) that use `num_classes` classes equally often, distinct in a
+    row."""
     k = shape[dim]
     others = [size for axis, size in enumerate(shape) if axis != dim % len(shape)]
     rows = torch.arange(shape.numel(), device="cpu") % max(num_classes, 1)

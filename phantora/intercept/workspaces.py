@@ -1,13 +1,13 @@
 """Memory that cuBLAS takes from the caching allocator.
 
 ATen keeps one cuBLAS handle per host thread, and for each (handle, stream) one workspace; cuBLASLt has its own per
-(handle, stream), taken when an epilogue needs it (addmm with a bias vector, _scaled_mm). They are never given back, unless
-the script calls torch._C._cuda_clearCublasWorkspaces(). Sizes: aten/src/ATen/cuda/CublasHandlePool.cpp; read on an H200
-(torch 2.11): 32 MiB for a first mm, bmm, mv or linalg.inv, 1 MiB more for a first addmm, 32 MiB more for the autograd
-thread, and the same again on a side stream. So a training script with biases holds 65 MiB.
+(handle, stream), taken when an epilogue needs it (addmm with a bias vector, _scaled_mm). They are never given back,
+unless the script calls torch._C._cuda_clearCublasWorkspaces(). Sizes: aten/src/ATen/cuda/CublasHandlePool.cpp; read on
+an H200 (torch 2.11): 32 MiB for a first mm, bmm, mv or linalg.inv, 1 MiB more for a first addmm, 32 MiB more for the
+autograd thread, and the same again on a side stream. So a training script with biases holds 65 MiB.
 
-Taken when a GEMM comes through Python, that is at the first call of each signature. A signature that is planned already and
-then runs on another thread or stream (recomputed addmm of activation checkpointing: 1 MiB) takes none.
+Taken when a GEMM comes through Python, that is at the first call of each signature. A signature that is planned already
+and then runs on another thread or stream (recomputed addmm of activation checkpointing: 1 MiB) takes none.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _OLDER_BYTES = (4096 * 2 + 16 * 8) * _KIB  # :4096:2:16:8
 _LT_DEFAULT_KIB = 1024
 
 _TAKES_LT = frozenset(("addmm", "_addmm_activation", "_scaled_mm", "_scaled_grouped_mm", "_int_mm"))
-_TAKES_CUBLAS = frozenset({name.partition(".")[0] for name in GEMMS} | _TAKES_LT | {"linalg_inv_ex", "linalg_lu_factor_ex"})
+_TAKES_CUBLAS = frozenset(
+    {name.partition(".")[0] for name in GEMMS} | _TAKES_LT | {"linalg_inv_ex", "linalg_lu_factor_ex"}
+)
 
 _workspaces: dict[tuple[int, int, int, bool], Tensor] = {}
 

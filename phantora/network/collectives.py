@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from phantora.cluster.placement import Placement
 from phantora.cluster.topology import Topology
 from phantora.network import constants
+from phantora.network.candidates import NVLS_DTYPES, candidates, direct_candidate
 from phantora.network.constants import Algorithm, Protocol
+from phantora.network.environment import NcclEnvironment
 from phantora.network.operation import CommOperation
 from phantora.network.schedules import Group, split_edges
 from phantora.network.transfers import Transfer
-from phantora.network.tuner import Candidate, candidates, choose_algorithm, direct_candidate
+from phantora.network.tuner import Candidate, choose_algorithm
 
 MAX_REMEMBERED_GROUPS = 4096
 
@@ -35,9 +37,12 @@ class CompiledOperation:
 class Compiler:
     """Compiles operations on one topology; what depends only on kind and group is remembered."""
 
-    def __init__(self, topology: Topology, placement: Placement) -> None:
+    def __init__(
+        self, topology: Topology, placement: Placement, environment: NcclEnvironment | None = None
+    ) -> None:
         self.topology = topology
         self.placement = placement
+        self.environment = environment or NcclEnvironment.read({})
         self._known: OrderedDict[tuple, list[Candidate]] = OrderedDict()
 
     def compile(self, operation: CommOperation) -> CompiledOperation:
@@ -48,21 +53,25 @@ class Compiler:
         if operation.split_bytes is not None:
             return self._all_to_all_of_unequal_parts(operation, operation.split_bytes)
         num_bytes = 0 if operation.kind == "barrier" else operation.bytes
-        candidate, choice = choose_algorithm(self._candidates(operation), num_bytes)
+        kind = operation.kind
+        candidate, choice = choose_algorithm(
+            self._candidates(operation), num_bytes, lambda *how: self.environment.allows(kind, *how)
+        )
         flows = candidate.transfers[choice.protocol] if num_bytes else ()
         return CompiledOperation(
-            latency_ns=candidate.latency_ns[choice.protocol],
+            latency_ns=candidate.fixed_ns(choice.protocol, num_bytes),
             transfers=tuple(flow.scaled(num_bytes) for flow in flows),
             algorithm=choice.algorithm,
             protocol=choice.protocol,
         )
 
     def _candidates(self, operation: CommOperation) -> list[Candidate]:
-        key = (operation.kind, operation.ranks, operation.root, operation.dtype)
+        key = (operation.kind, operation.ranks, operation.root, operation.dtype in NVLS_DTYPES)
         found = self._known.get(key)
         if found is None:
             group = self._group(operation)
-            found = candidates(self.topology, operation.kind, group, group.gpus[operation.root], operation.dtype)
+            root = group.gpus[operation.root]
+            found = candidates(self.topology, operation.kind, group, root, operation.dtype, self.environment)
             self._known[key] = found
             if len(self._known) > MAX_REMEMBERED_GROUPS:
                 self._known.popitem(last=False)
@@ -78,7 +87,7 @@ class Compiler:
     ) -> CompiledOperation:
         """Pairs move in proportion to their bytes, so that alone it takes as long as its busiest link."""
         group = self._group(operation)
-        candidate = direct_candidate(self.topology, group, split_edges(group, split_bytes))
+        candidate = direct_candidate(self.topology, group, split_edges(group, split_bytes), self.environment)
         candidate, choice = choose_algorithm([candidate], 1)
         return CompiledOperation(
             latency_ns=candidate.latency_ns[choice.protocol],

@@ -1,15 +1,14 @@
-"""Every constant of the collective model, with its source. Latencies in ns, efficiencies as shares of link rates.
+"""Every constant of the collective model, with its source. Latencies in ns, rates as shares of link rates.
 
 Sources:
-  [tuning]  NCCL's tuning model (src/graph/tuning.cc of NCCL 2.18 to 2.27): latency = base + steps x step.
-  [vidur]   all-reduce profiles of DGX A100 and H100 nodes in Vidur (MIT licence): 2, 4 and 8 GPUs of one node,
-            1 to 64 MiB. Constants marked so were FITTED on them; rows below 1 MiB show the host's launch rate and were
-            not used.
-  [azure]   nccl-tests of Azure's AI benchmarking guide (8 x A100-80G with NCCL 2.18.5, 8 x H200 with NCCL 2.20.5).
-            FITTED on them: NVLS_OVERHEAD (H200, 256 MiB and more) and the NVLink efficiency of the A100 preset (1 GiB
-            and more). All other rows are a CHECK, though not a blind one: they were seen when the model was made.
-  [aws]     nccl-tests of AWS awsome-distributed-training on 2 x p5 and 2 x p4de. FITTED: latency_ns of the EFA cards
-            (1 MiB rows), efficiency of the p4d cards (p4de, 2 GiB). The p5 rows of 128 MiB and 8 GiB are a CHECK.
+  [tuning]   NCCL's tuning model, src/graph/tuning.cc of NCCL 2.18 to 2.28: baseLatencies, hwLatencies, llMaxBws,
+             nvlsEfficiency and the formulas round them.
+  [chunking] NCCL's calcCollChunking, src/enqueue.cc.
+  [h200x2]   two H200s with NCCL 2.28.9, validation/data/h200x2: forced.json (algorithm and protocol by environment).
+             Used for what belongs to a protocol whatever the machine.
+  [azure]    nccl-tests of Azure's AI benchmarking guide on 8 x A100-80G (NCCL 2.18.5) and 8 x H200 (NCCL 2.20.5).
+             Constants marked FITTED were fitted on these two curves and on nothing else.
+Rates of links stand in the cluster files: nothing here is a rate but the caps of LL between nodes.
 """
 
 from __future__ import annotations
@@ -18,17 +17,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 Protocol = Literal["LL", "LL128", "Simple"]
-Algorithm = Literal["ring", "tree", "nvls", "nvls_tree", "direct", "p2p", "copy", "none"]
+Algorithm = Literal["ring", "tree", "nvls", "nvls_tree", "pat", "direct", "p2p", "copy", "none"]
 LinkSort = Literal["nvlink", "pcie", "net"]
 PROTOCOLS: tuple[Protocol, ...] = ("LL", "LL128", "Simple")
 
-# Latency of a collective before its first step. [tuning] baseLat; ring Simple is replaced by RING_SIMPLE below.
+# Latency of a collective before its first step. [tuning] baseLatencies (tree Simple: 0 until 2.19, 8.4 after).
 BASE_NS: dict[tuple[str, Protocol], int] = {
     ("ring", "LL"): 6_600, ("ring", "LL128"): 14_000, ("ring", "Simple"): 8_400,
     ("tree", "LL"): 6_800, ("tree", "LL128"): 14_000, ("tree", "Simple"): 8_400,
+    ("pat", "Simple"): 8_000,
 }  # fmt: skip
 
-# Latency of one step over one sort of link. [tuning] hwLat.
+# Latency of one step over one sort of link. [tuning] hwLatencies.
 STEP_NS: dict[tuple[str, LinkSort, Protocol], int] = {
     ("ring", "nvlink", "LL"): 600, ("ring", "nvlink", "LL128"): 1_900, ("ring", "nvlink", "Simple"): 3_400,
     ("ring", "pcie", "LL"): 1_000, ("ring", "pcie", "LL128"): 2_500, ("ring", "pcie", "Simple"): 5_700,
@@ -36,70 +36,105 @@ STEP_NS: dict[tuple[str, LinkSort, Protocol], int] = {
     ("tree", "nvlink", "LL"): 600, ("tree", "nvlink", "LL128"): 1_250, ("tree", "nvlink", "Simple"): 4_000,
     ("tree", "pcie", "LL"): 1_000, ("tree", "pcie", "LL128"): 1_900, ("tree", "pcie", "Simple"): 4_000,
     ("tree", "net", "LL"): 5_000, ("tree", "net", "LL128"): 8_500, ("tree", "net", "Simple"): 14_000,
+    ("nvls", "nvlink", "Simple"): 25_000, ("nvls_tree", "net", "Simple"): 20_900, ("pat", "net", "Simple"): 14_000,
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchitectureConstants:
-    """What differs between GPU generations."""
+    """What differs between GPU generations and is no figure of a data sheet."""
 
     nvlink_efficiency: dict[Protocol, float]
-    """Share of the NVLink rate (that of Simple) that a protocol reaches, its flags included."""
-    ring_base_ns: dict[Protocol, int]
-    """Base latency of a ring inside one NVLink domain."""
+    """Share of the NVLink rate that a protocol reaches, its flags included."""
     ring_step_ns: dict[Protocol, int]
-    """Latency of one ring step over NVLink."""
-    nvls_base_ns: int
-    """Latency of an NVLS all-reduce inside one domain."""
+    """Latency of one ring step inside one NVLink domain."""
+    nvls_efficiency: float
+    """Share of the NVLink rate at which the switch reduces and multicasts; 0: it cannot."""
+    ll_net_bytes_per_s: tuple[float, float]
+    """Most that LL carries between nodes (bus bandwidth of one node), on two nodes and on more. [tuning] llMaxBws."""
 
 
 AMPERE = ArchitectureConstants(
-    # LL: 87.7 of 234 GB/s, [tuning] llMaxBws. LL128: slope of [vidur] A100 from 1 to 16 MiB, 122 of 234 GB/s.
-    nvlink_efficiency={"LL": 0.375, "LL128": 0.52, "Simple": 1.0},
-    # LL: [tuning]. LL128 and Simple: intercepts of [vidur] A100 (Simple from 16 MiB on).
-    ring_base_ns={"LL": 6_600, "LL128": 34_000, "Simple": 60_000},
-    ring_step_ns={"LL": 600, "LL128": 500, "Simple": 5_500},
-    nvls_base_ns=0,  # no NVLS before Hopper
+    # LL: 87.7 of 240 GB/s, [tuning] llMaxBws. LL128: FITTED, [azure] A100 4 to 16 MiB.
+    nvlink_efficiency={"LL": 0.365, "LL128": 0.52, "Simple": 1.0},
+    # LL and LL128: [tuning]. Simple: FITTED, [azure] A100 32 MiB to 1 GiB, where the tuner's 3,400 is far too little.
+    ring_step_ns={"LL": 600, "LL128": 1_900, "Simple": 11_800},
+    nvls_efficiency=0.0,
+    ll_net_bytes_per_s=(22.5e9, 19e9),
 )
 HOPPER = ArchitectureConstants(
-    # LL: 141 of 370 GB/s, [tuning] llMaxBws. LL128: slope of [vidur] H100 from 1 to 8 MiB, 290 of 370 GB/s.
-    nvlink_efficiency={"LL": 0.38, "LL128": 0.78, "Simple": 1.0},
-    # LL: [tuning]. LL128 and Simple: intercepts of [vidur] H100 (Simple from 16 MiB on, 2 and 4 GPUs).
-    ring_base_ns={"LL": 6_600, "LL128": 16_500, "Simple": 10_000},
-    ring_step_ns={"LL": 600, "LL128": 750, "Simple": 4_600},
-    nvls_base_ns=60_000,  # intercept of [vidur] H100, 8 GPUs, 16 to 64 MiB
+    # LL: 141 of 370.8 GB/s, [tuning] llMaxBws. LL128: FITTED, [azure] H200 4 and 8 MiB.
+    nvlink_efficiency={"LL": 0.38, "LL128": 0.81, "Simple": 1.0},
+    # LL and Simple: [tuning]. LL128: FITTED, [azure] H200 1 to 8 MiB (the tuner has 1,900).
+    ring_step_ns={"LL": 600, "LL128": 1_000, "Simple": 3_400},
+    nvls_efficiency=0.835,  # FITTED, [azure] H200 from 128 MiB on; [tuning] nvlsEfficiency says 0.85
+    ll_net_bytes_per_s=(45e9, 35e9),
+)
+BLACKWELL = ArchitectureConstants(  # nothing measured: [tuning], and Hopper's where the tuner makes no difference
+    nvlink_efficiency={"LL": 0.39, "LL128": 0.81, "Simple": 1.0},
+    ring_step_ns={"LL": 600, "LL128": 1_000, "Simple": 3_400},
+    nvls_efficiency=0.74,
+    ll_net_bytes_per_s=(90e9, 70e9),
 )
 
-# Bytes on NVLink per byte that an NVLS all-reduce moves, relative to a Simple ring: [azure] H200 reaches a bus
-# bandwidth of 480 GB/s at 8 GPUs, that is 274 GB/s of data; each GPU sends and receives 1 + 1/8 of it, 309 of the 370
-# GB/s of a ring.
-NVLS_OVERHEAD = 1.2
+# A ring's last step only receives: the block is copied from the buffer, which takes this share of the time of a step
+# over NVLink. So a ring of s sending steps takes (s + 0.4) / s of the time of its busiest link: 1.2 for an all-reduce
+# of two ranks, 1.4 for their all-gather, 1.03 for an all-reduce of eight. [h200x2]: ring Simple, 256 MiB, all-reduce
+# 302, all-gather 245, reduce-scatter 230, broadcast (no such step) 361 GB/s; the same ratios for LL.
+RECEIVE_SHARE = 0.4
 
-# A ring of two ranks inside one domain reaches less with Simple. FITTED on [vidur], 2 GPUs, 16 to 64 MiB, A100 and
-# H100.
-PAIR_EFFICIENCY = 0.83
-
-# Share of a network link's rate: LL sends a flag with every 4 bytes; LL128 120 bytes of 128. [tuning]
+# Between nodes. LL sends a flag with every 4 bytes, LL128 120 bytes of 128 ([tuning]; with one GPU per node 0.7).
 NET_EFFICIENCY: dict[Protocol, float] = {"LL": 0.5, "LL128": 0.92, "Simple": 1.0}
+NET_LL128_ONE_GPU_EFFICIENCY = 0.7
 
 # Share of PCIe (peer copies or host memory). LL as on the network; NCCL does not use LL128 there.
 PCIE_EFFICIENCY: dict[Protocol, float] = {"LL": 0.5, "LL128": 0.0, "Simple": 1.0}
 
-TREE_EFFICIENCY = 0.9  # [tuning]: trees reach 0.9 of a ring's rate, as one GPU both sends up and down
+# Posting a message on the proxy thread: no ring step inside a node is shorter when there are several. [tuning]
+NET_OVERHEAD_NS = 1_000
+NET_OVERHEAD_SIMPLE_FACTOR = 3
+# Ring Simple all-reduce between nodes from 64 bytes per channel and rank on: latency x 1.4. [tuning]
+RING_PLATEAU_FACTOR = 1.4
+RING_PLATEAU_BYTES = 64
 
-NVLS_TREE_BASE_NS = 25_000  # [tuning]: NVLSTree over NVLink; plus twice log2(domains) network steps
-NVLS_TREE_NET_STEP_NS = 20_900  # [tuning]
+TREE_EFFICIENCY = 0.92  # of a ring's rate, as one GPU sends both up and down. [tuning]
+TREE_ONE_NODE_EFFICIENCY = 0.92 * 0.85  # [tuning], pattern 'tree'
 
-# Send/recv and direct all-to-all: one kernel of the p2p sort. Base as of a ring's LL and Simple; a further peer costs
-# its share of a proxy or channel: estimate.
-P2P_BASE_NS: dict[Protocol, int] = {"LL": 6_600, "LL128": 14_000, "Simple": 8_400}
+PAT_EFFICIENCY = 0.75  # [tuning]
+PAT_STEP_SHARE = 1 / 3.5  # of a network step, for each of log2(n) steps. [tuning]
+PAT_RANK_NS = 2_800  # the linear part, for each rank. [tuning]
+
+# Chunks in flight before the last stage of a pipeline has the first of them. [chunking]
+NVLS_FILL_STAGES = 2  # copy in and reduce; broadcast and copy out
+NVLS_CHANNELS = 16  # NCCL's default on Hopper
+NVLS_CHUNK_BYTES = 131_072  # NCCL_NVLS_CHUNKSIZE
+TREE_CHUNK_BYTES = 524_288  # NCCL_BUFFSIZE / NCCL_STEPS
+
+# Rings that fill the NVLinks of one GPU: [h200x2] choices.json, 'nChannels 12, bw 30'; 12 x 20 on a DGX A100. NCCL
+# runs each twice (24 channels). With fewer channels than these the rate falls in proportion.
+NVLINK_CHANNELS = 12
+MAX_CHANNELS = 24
+
+# Send/recv and direct all-to-all: one kernel of the p2p sort. [h200x2]: send_recv of 1 KiB 5.7 us, of 4 MiB 9.3 us
+# beyond its bytes. A further peer costs its share of a proxy or channel: estimate.
+P2P_BASE_NS: dict[Protocol, int] = {"LL": 6_000, "LL128": 14_000, "Simple": 6_600}
 P2P_PEER_NS: dict[LinkSort, int] = {"nvlink": 300, "pcie": 500, "net": 600}
+P2P_LL_MAX_BYTES = 16_384  # NCCL_P2P_LL_THRESHOLD, per message
+# A GPU that sends and receives at once reaches less than in one direction: [h200x2] all_to_all 284 (256 MiB) to 336
+# GB/s (4 GiB), exchange 306 to 364, send_recv 370.
+P2P_DUPLEX_EFFICIENCY = 0.9
 
 # A group of one rank: NCCL copies the buffer on the device (or only launches an empty kernel).
 SINGLE_RANK_BASE_NS = 4_000  # launch and tail of one kernel; estimate
 SINGLE_RANK_COPY_SHARE = 0.45  # a copy reads and writes; share of peak bandwidth per byte copied
 
+# nccl-tests: the mean over iterations of the slower of launching and running, both of which vary: (host^4 + gpu^4)^1/4.
+# Exponent FITTED on the two 1 MiB rows of [azure].
+LAUNCH_OVERLAP_EXPONENT = 4
+
 
 def architecture(compute_capability: tuple[int, int]) -> ArchitectureConstants:
-    """Constants of the GPU generation: Ampere's up to 8.x, Hopper's from 9.0 on (Blackwell's are not measured here)."""
+    """Constants of the GPU generation: Ampere's up to 8.x, Hopper's for 9.x, Blackwell's from 10.0 on."""
+    if compute_capability >= (10, 0):
+        return BLACKWELL
     return HOPPER if compute_capability >= (9, 0) else AMPERE

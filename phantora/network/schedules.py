@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from phantora.cluster.topology import Topology
-from phantora.network.transfers import Edges
+from phantora.network.transfers import Edges, Floats, Indices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,12 @@ class Group:
         return cls(gpus=gpus, domains=tuple(tuple(members) for members in by_domain.values()))
 
     @property
+    def matrix(self) -> Indices | None:
+        """The GPUs, a row for each domain, when all domains have as many members; else None."""
+        sizes = {len(members) for members in self.domains}
+        return np.array(self.domains, dtype=np.int64) if len(sizes) == 1 else None
+
+    @property
     def num_channels(self) -> int:
         """Members of the smallest domain: the number of rails that the group can use."""
         return min(len(members) for members in self.domains)
@@ -40,40 +46,47 @@ class Group:
 def ring_edges(group: Group, is_mesh: bool, open_at: int | None = None) -> Edges:
     """One ring through all GPUs, each channel in another order; no edge into GPU `open_at` (a pipelined chain)."""
     num_channels = group.num_channels if len(group.domains) > 1 else 1
-    pairs: list[tuple[int, int, float]] = []
-    for channel in range(num_channels):
-        order = _ring_order(group, channel)
-        following = order[1:] + order[:1]
-        pairs.extend((a, b, 1 / num_channels) for a, b in zip(order, following) if b != open_at)
-    edges = _merge(pairs)
+    orders = [_ring_order(group, channel) for channel in range(num_channels)]
+    sources = np.concatenate(orders)
+    destinations = np.concatenate([np.roll(order, -1) for order in orders])
+    if open_at is not None:
+        kept = destinations != open_at
+        sources, destinations = sources[kept], destinations[kept]
+    edges = _merge(sources, destinations, np.full(len(sources), 1 / num_channels))
     return _spread_over_mesh(group, edges) if is_mesh else edges
 
 
-def _ring_order(group: Group, channel: int) -> list[int]:
+def _ring_order(group: Group, channel: int) -> Indices:
     """Domain by domain. Even domains are walked upwards from the channel's card to the one before it, odd domains back
     again, so that neighbouring domains meet on the same rail."""
+    matrix = group.matrix
+    if matrix is not None:
+        rolled = np.roll(matrix, -channel, axis=1)
+        rolled[1::2] = rolled[1::2, ::-1]
+        return rolled.ravel()
     order: list[int] = []
     for index, members in enumerate(group.domains):
         start = channel % len(members)
         upwards = members[start:] + members[:start]
         order.extend(upwards if index % 2 == 0 else reversed(upwards))
-    return order
+    return np.array(order, dtype=np.int64)
 
 
 def tree_edges(group: Group, is_mesh: bool) -> Edges:
     """Reduce up, broadcast down: a chain inside each domain, two complementary trees of half the bytes between them."""
-    pairs: list[tuple[int, int, float]] = []
-    share = 1 / group.num_channels
+    low, high = [], []
     for channel in range(group.num_channels):
-        for members in group.domains:
-            start = channel % len(members)
-            chain = members[start:] + members[:start]
-            pairs.extend((a, b, share) for a, b in zip(chain, chain[1:]))
-            pairs.extend((b, a, share) for a, b in zip(chain, chain[1:]))
-    edges = _merge(pairs)
+        matrix = group.matrix
+        for members in [matrix] if matrix is not None else [np.array([members]) for members in group.domains]:
+            chain = np.roll(members, -(channel % members.shape[1]), axis=1)
+            low.append(chain[:, :-1].ravel())
+            high.append(chain[:, 1:].ravel())
+    ends = np.concatenate(low), np.concatenate(high)
+    shares = np.full(2 * len(ends[0]), 1 / group.num_channels)
+    edges = _merge(np.concatenate(ends), np.concatenate(ends[::-1]), shares)
     if is_mesh:
         edges = _spread_over_mesh(group, edges)
-    return join_edges(edges, between_domains_tree_edges(group))
+    return join_edges(edges, between_domains_tree_edges(group)) if len(group.domains) > 1 else edges
 
 
 def between_domains_tree_edges(group: Group) -> Edges:
@@ -81,15 +94,33 @@ def between_domains_tree_edges(group: Group) -> Edges:
     count, channels = len(group.domains), group.num_channels
     parents = _tree_parents(count)
     mirrored = [_mirror(parents, index) for index in range(count)]
-    pairs: list[tuple[int, int, float]] = []
-    for tree in (parents, mirrored):
-        for child, parent in enumerate(tree):
-            if parent < 0:
-                continue
-            for channel in range(channels):
-                low, high = (group.domains[i][channel % len(group.domains[i])] for i in (child, parent))
-                pairs.extend(((low, high, 0.5 / channels), (high, low, 0.5 / channels)))
-    return _merge(pairs)
+    branches = [(child, tree[child]) for tree in (parents, mirrored) for child in range(count) if tree[child] >= 0]
+    children, above = (np.array(column) for column in zip(*branches))
+    columns = [np.array([members[channel % len(members)] for members in group.domains]) for channel in range(channels)]
+    low = np.concatenate([column[children] for column in columns])
+    high = np.concatenate([column[above] for column in columns])
+    shares = np.full(2 * len(low), 0.5 / channels)
+    return _merge(np.concatenate([low, high]), np.concatenate([high, low]), shares)
+
+
+def closed_rings_inside_domains(group: Group) -> Edges:
+    """A ring inside each domain: loads each GPU's links into and out of the switch with one byte."""
+    matrix = group.matrix
+    parts = [matrix] if matrix is not None else [np.array([members]) for members in group.domains]
+    sources = np.concatenate([part.ravel() for part in parts])
+    destinations = np.concatenate([np.roll(part, -1, axis=1).ravel() for part in parts])
+    return Edges(sources=sources, destinations=destinations, shares=np.ones(len(sources)))
+
+
+def pat_edges(group: Group) -> Edges:
+    """Recursive distance doubling, one GPU per domain: round k moves 2^k of the n blocks to the GPU 2^k further on."""
+    gpus, n = np.array(group.gpus, dtype=np.int64), len(group.gpus)
+    distances = [1 << k for k in range((n - 1).bit_length())]
+    return Edges(
+        sources=np.tile(gpus, len(distances)),
+        destinations=np.concatenate([np.roll(gpus, -distance) for distance in distances]),
+        shares=np.concatenate([np.full(n, min(distance, n - distance) / n) for distance in distances]),
+    )
 
 
 def _tree_parents(count: int) -> list[int]:
@@ -152,12 +183,11 @@ def scale_edges(edges: Edges, factor: float) -> Edges:
     return Edges(sources=edges.sources, destinations=edges.destinations, shares=edges.shares * factor)
 
 
-def _merge(pairs: list[tuple[int, int, float]]) -> Edges:
-    """One edge per (source, destination), shares added, in order of first appearance."""
-    total: dict[tuple[int, int], float] = {}
-    for source, destination, share in pairs:
-        total[source, destination] = total.get((source, destination), 0.0) + share
-    return Edges.of([(source, destination, share) for (source, destination), share in total.items()])
+def _merge(sources: Indices, destinations: Indices, shares: Floats) -> Edges:
+    """One edge per (source, destination), shares added, in order of source and destination."""
+    size = int(max(sources.max(), destinations.max())) + 1 if len(sources) else 1
+    keys, place = np.unique(sources * size + destinations, return_inverse=True)
+    return Edges(sources=keys // size, destinations=keys % size, shares=np.bincount(place.ravel(), weights=shares))
 
 
 def _spread_over_mesh(group: Group, edges: Edges) -> Edges:

@@ -14,8 +14,8 @@ from phantora.intercept import build
 
 HERE = Path(__file__).parent
 PROBES = (
-    "shapes", "contents", "policies", "devices", "attention", "modules", "optimizers", "random_numbers", "calls", "various",
-    "coverage",
+    "shapes", "contents", "policies", "devices", "attention", "modules", "optimizers", "random_numbers", "calls",
+    "various", "coverage",
 )  # fmt: skip
 # Cases of the table read on an H200; the others differ in dtype only.
 WORKSPACES = ("mm-f32", "addmm-bf16", "train-f32", "nobias-bf16", "linalg-f32")
@@ -54,7 +54,8 @@ def train(planning: str, mode: str) -> tuple[int, str, int, int]:
 
 @pytest.mark.parametrize("mode", ["plain", "reentrant", "nonreentrant", "selective"])
 def test_plans_change_nothing(mode: str) -> None:
-    """The same launches, random offsets and memory, but for the 1 MiB of a second cuBLASLt workspace (workspaces.py)."""
+    """The same launches, random offsets and memory, but for the 1 MiB of a second cuBLASLt workspace
+    (workspaces.py)."""
     *planned, planned_bytes, planned_offset = train("planned", mode)
     *unplanned, unplanned_bytes, unplanned_offset = train("unplanned", mode)
     assert planned == unplanned

@@ -252,6 +252,7 @@ def test_what_lies_behind_a_collective_is_asked_once(native: Any, with_sink: Cal
     assert len(sink.asked) == 1  # known now
     native.synchronize_event(event)
     assert sink.asked[1:] == [("event", event)] and native.event_state(event) == (sink.end_ns, True)
+    native.resolve_stream(0, other, sink.end_ns)
 
 
 def test_a_resolved_stream_keeps_what_was_queued_behind(native: Any) -> None:

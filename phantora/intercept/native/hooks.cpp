@@ -13,7 +13,7 @@ namespace phantora::native {
 namespace {
 
 constexpr long kCudaVersion = 12080;  // as cudaRuntimeGetVersion
-constexpr long kCudnnVersion = 91002; // as cudnnGetVersion
+constexpr long kCudnnVersion = 92000; // as cudnnGetVersion
 
 struct CUDAHooks final : at::CUDAHooksInterface {
   explicit CUDAHooks(at::CUDAHooksArgs) {}

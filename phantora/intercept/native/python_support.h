@@ -1,4 +1,4 @@
-// Small helpers around the GIL that every file needs; no torch here.
+// What every file needs around the GIL; no torch here.
 #pragma once
 
 #include <Python.h>

@@ -61,7 +61,13 @@ def choices_of_an_h200():
 
 @probe
 def choices_of_other_gpus():
-    for capability, expected in (((7, 5), "MATH"), ((8, 0), "FLASH"), ((8, 9), "FLASH"), ((10, 0), "CUDNN"), ((12, 0), "FLASH")):
+    for capability, expected in (
+        ((7, 5), "MATH"),
+        ((8, 0), "FLASH"),
+        ((8, 9), "FLASH"),
+        ((10, 0), "CUDNN"),
+        ((12, 0), "FLASH"),
+    ):
         with sdpa_kernel([b for b in BACKENDS if capability[0] in (9, 10) or b is not SDPBackend.CUDNN_ATTENTION]):
             assert sdpa.choose(call(capability=capability)).name == expected, capability
     assert sdpa.prefers_cudnn((9, 0), 92000)
@@ -108,7 +114,9 @@ def _forward_backward(backend, case):
 @probe
 def operators_of_an_h200():
     """The same operators with the same results, forward and backward, for every backend."""
-    query, key = (torch.randn(2, heads, 256, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for heads in (8, 2))
+    query, key = (
+        torch.randn(2, heads, 256, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for heads in (8, 2)
+    )
     mask = torch.ones(256, 256, device="cuda", dtype=torch.bool)
     cases = {
         "": lambda: F.scaled_dot_product_attention(query, query, query, is_causal=True, dropout_p=0.125),
@@ -124,7 +132,9 @@ def operators_of_an_h200():
 def no_backend_left():
     q = torch.empty(2, 4, 64, 64, device="cuda", dtype=torch.bfloat16)
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        raises(RuntimeError, "No available kernel", lambda: F.scaled_dot_product_attention(q.float(), q.float(), q.float()))
+        raises(
+            RuntimeError, "No available kernel", lambda: F.scaled_dot_product_attention(q.float(), q.float(), q.float())
+        )
     raises(RuntimeError, "same dtype", lambda: F.scaled_dot_product_attention(q, q.float(), q))
     mask = torch.ones(64, 64, device="cuda", dtype=torch.bool)
     raises(RuntimeError, "is_causal=True", lambda: F.scaled_dot_product_attention(q, q, q, mask, is_causal=True))

@@ -7,6 +7,7 @@ kernel_probe.arm()
 import torch
 import torch.nn.functional as F
 from kernel_probe import finish, launches, pricer, probe
+
 from phantora.compute.call import OpCall, TensorSpec
 
 A = torch.randn(8, 8, device="cuda")

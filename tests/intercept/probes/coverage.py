@@ -62,7 +62,9 @@ def shapes_are_known():
         return own or in_place or any(HAS(f"aten::{name}", key) for key in keys)
 
     unknown = [n for n in names() if is_simulated(n) and _exists(n) and not knows(n)]
-    without_out = [n for n in unknown if n.partition(".")[0] not in NO_SHAPE and not n.partition(".")[0] in meta_functions.names()]
+    without_out = [
+        n for n in unknown if n.partition(".")[0] not in NO_SHAPE and n.partition(".")[0] not in meta_functions.names()
+    ]
     assert not without_out, without_out
     stale = [n for n in NO_SHAPE if knows(n)]
     assert not stale, stale

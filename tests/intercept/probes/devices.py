@@ -44,11 +44,8 @@ def mixed_devices_raise_as_on_a_gpu():
         raises(RuntimeError, "found at least two devices, cuda:1 and cuda:2!", lambda: a + b)
         raises(RuntimeError, "found at least two devices, cuda:1 and cpu!", lambda: a + cpu)
         raises(RuntimeError, "found at least two devices, cuda:1 and cpu!", lambda: cpu + a)
-        raises(
-            RuntimeError,
-            "got mat2 is on cpu, different from other tensors on cuda:1 (when checking argument in method wrapper_CUDA_mm)",
-            lambda: a @ cpu,
-        )
+        expected = "got mat2 is on cpu, different from other tensors on cuda:1 (when checking argument in method "
+        raises(RuntimeError, expected + "wrapper_CUDA_mm)", lambda: a @ cpu)
         raises(RuntimeError, "wrapper_CUDA_addmm", lambda: F.linear(a, b, b[0]))
         raises(RuntimeError, "wrapper_CUDA__index_select", lambda: a.index_select(0, torch.tensor([0])))
 
@@ -67,8 +64,16 @@ def cpu_numbers_may_mix_in():
 @probe
 def mistakes_of_the_script_read_as_usual():
     a = torch.randn(4, 4, device="cuda")
-    raises(RuntimeError, "mat1 and mat2 shapes cannot be multiplied (4x4 and 3x4)", lambda: a @ torch.ones(3, 4, device="cuda"))
-    raises(RuntimeError, "must match the size of tensor b (3) at non-singleton dimension 1", lambda: a + torch.ones(3, device="cuda"))
+    raises(
+        RuntimeError,
+        "mat1 and mat2 shapes cannot be multiplied (4x4 and 3x4)",
+        lambda: a @ torch.ones(3, 4, device="cuda"),
+    )
+    raises(
+        RuntimeError,
+        "must match the size of tensor b (3) at non-singleton dimension 1",
+        lambda: a + torch.ones(3, device="cuda"),
+    )
     raises(IndexError, "index 5 is out of bounds", lambda: a[5])
     raises(TypeError, "can't convert cuda:0 device type tensor to numpy", a.numpy)
 
@@ -78,8 +83,16 @@ def host_copies():
     """What is a memcpy, what is pinned, and when the host waits."""
     a = torch.randn(64, 64, device="cuda")
     pageable, pinned = torch.empty(64, 64), torch.empty(64, 64).pin_memory()
-    for host, non_blocking, waits in ((pageable, False, True), (pinned, False, True), (pinned, True, False), (pageable, True, True)):
-        for copy_ in (lambda: a.copy_(host, non_blocking=non_blocking), lambda: host.copy_(a, non_blocking=non_blocking)):
+    for host, non_blocking, waits in (
+        (pageable, False, True),
+        (pinned, False, True),
+        (pinned, True, False),
+        (pageable, True, True),
+    ):
+        for copy_ in (
+            lambda: a.copy_(host, non_blocking=non_blocking),
+            lambda: host.copy_(a, non_blocking=non_blocking),
+        ):
             torch.cuda.synchronize()
             launches()
             copy_()

@@ -110,7 +110,9 @@ def recurrent_like_an_h200():
     lstm = nn.LSTM(16, 32, 2, dropout=0.3).cuda()
     gru = nn.GRU(16, 32, 2, batch_first=True, bidirectional=True).cuda()
     for module, case in ((lstm, "lstm"), (gru, "gru")):
-        seen = kernel_probe.operators(lambda: backward(module, torch.randn(5, 2, 16, device="cuda", requires_grad=True)))
+        seen = kernel_probe.operators(
+            lambda: backward(module, torch.randn(5, 2, 16, device="cuda", requires_grad=True))
+        )
         for expected in measured()["dispatch"][case]:
             if expected[0] == "aten._cudnn_rnn_backward.default":
                 assert expected in seen, (case, expected, seen)

@@ -13,7 +13,11 @@ VARIANTS = ({}, {"foreach": True}, {"foreach": False}, {"fused": True}, {"captur
 
 def optimizers():
     for name, cls in vars(torch.optim).items():
-        if isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer) and name not in ("Optimizer", "SparseAdam", "LBFGS"):
+        if (
+            isinstance(cls, type)
+            and issubclass(cls, torch.optim.Optimizer)
+            and name not in ("Optimizer", "SparseAdam", "LBFGS")
+        ):
             yield name, cls
 
 

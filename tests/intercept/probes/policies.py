@@ -8,6 +8,7 @@ kernel_probe.arm()
 
 import torch
 from kernel_probe import finish, probe, stand_ins
+
 from phantora.intercept import session, unknown_values
 
 W = torch.randn(4096, 64, device="cuda")

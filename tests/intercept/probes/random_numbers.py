@@ -52,11 +52,19 @@ def offsets_of_an_h200():
 @probe
 def attention_offsets_of_an_h200():
     q = torch.empty(2, 4, 64, 64, device="cuda", dtype=torch.bfloat16)
-    for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH):
+    for backend in (
+        SDPBackend.FLASH_ATTENTION,
+        SDPBackend.EFFICIENT_ATTENTION,
+        SDPBackend.CUDNN_ATTENTION,
+        SDPBackend.MATH,
+    ):
         with sdpa_kernel(backend):
             for dropout in (0.0, 0.125):
                 expected = measured()["philox"][f"sdpa {backend.name} {dropout}"]
-                assert moved(lambda: F.scaled_dot_product_attention(q, q, q, dropout_p=dropout)) == expected, (backend, dropout)
+                assert moved(lambda: F.scaled_dot_product_attention(q, q, q, dropout_p=dropout)) == expected, (
+                    backend,
+                    dropout,
+                )
 
 
 @probe

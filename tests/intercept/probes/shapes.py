@@ -51,7 +51,17 @@ def _gradients(name, device):
 @probe
 def gradients_like_the_cpu():
     """Backward kernels: gradients lie as on the CPU."""
-    for name in ("conv2d", "conv2d_channels_last", "layer_norm", "group_norm", "embedding", "max_pool2d", "softmax", "linear", "cdist"):
+    for name in (
+        "conv2d",
+        "conv2d_channels_last",
+        "layer_norm",
+        "group_norm",
+        "embedding",
+        "max_pool2d",
+        "softmax",
+        "linear",
+        "cdist",
+    ):
         assert _gradients(name, "cuda") == _gradients(name, "cpu"), name
 
 

@@ -84,7 +84,9 @@ def steps():
 
 
 work = launches()
-digest = hashlib.sha1(repr([(call.name, call.args, call.outputs, stream) for call, _, stream in work]).encode()).hexdigest()
+digest = hashlib.sha1(
+    repr([(call.name, call.args, call.outputs, stream) for call, _, stream in work]).encode()
+).hexdigest()
 offset = torch.cuda.default_generators[0].get_offset()
 print(len(work), digest, torch.cuda.max_memory_allocated(), offset)
 hits, misses = NATIVE.plan_stats()

@@ -1,4 +1,5 @@
-"""Linear algebra, transforms, distributions, functional transforms, low precision: that they run, and where they wait."""
+"""Linear algebra, transforms, distributions, functional transforms, low precision: that they run, and where they
+wait."""
 
 import kernel_probe
 
@@ -42,7 +43,12 @@ def low_precision():
 
 @probe
 def linear_algebra():
-    torch.linalg.svd(x(8, 8)), torch.linalg.eig(x(3, 3)), torch.linalg.slogdet(x(3, 3)), torch.linalg.lstsq(x(4, 3), x(4, 2))
+    (
+        torch.linalg.svd(x(8, 8)),
+        torch.linalg.eig(x(3, 3)),
+        torch.linalg.slogdet(x(3, 3)),
+        torch.linalg.lstsq(x(4, 3), x(4, 2)),
+    )
     torch.cdist(x(3, 2), x(3, 2)), torch.cov(x(3, 4)), torch.quantile(x(9), 0.5), torch.trapezoid(x())
     torch.stft(x(400), 64, return_complex=True, window=torch.hann_window(64, device="cuda"))
     torch.cummax(x(), 0), torch.logcumsumexp(x(), 0), torch.mode(x()), torch.nanmedian(x())

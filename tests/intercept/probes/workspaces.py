@@ -55,7 +55,11 @@ def like_an_h200():
     for name, expected in steps:
         before = torch.cuda.memory_allocated()
         STEPS[name]()
-        assert torch.cuda.memory_allocated() - before == expected, (name, torch.cuda.memory_allocated() - before, expected)
+        assert torch.cuda.memory_allocated() - before == expected, (
+            name,
+            torch.cuda.memory_allocated() - before,
+            expected,
+        )
 
 
 finish()

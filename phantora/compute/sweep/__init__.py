@@ -1,0 +1,1 @@
+"""What `phantora calibrate` measures and how. The only part of `compute` that imports torch, and only when used."""
