@@ -2,16 +2,21 @@
 
 from phantora.cluster.loader import list_clusters, load_cluster
 from phantora.cluster.placement import Placement, check_world
-from phantora.cluster.spec import Cluster, FabricSpec, GpuSpec, HostSpec, IntraNodeSpec, NicSpec
+from phantora.cluster.spec import (
+    Cluster, FabricSpec, FaultSpec, GpuSpec, HostSpec, IntraNodeSpec, JitterSpec, NicSpec, StragglerSpec,
+)  # fmt: skip
 
 __all__ = [
     "Cluster",
     "FabricSpec",
+    "FaultSpec",
     "GpuSpec",
     "HostSpec",
     "IntraNodeSpec",
+    "JitterSpec",
     "NicSpec",
     "Placement",
+    "StragglerSpec",
     "check_world",
     "list_clusters",
     "load_cluster",

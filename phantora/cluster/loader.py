@@ -90,6 +90,8 @@ def _build(kind: type, data: Any, path: KeyPath, source: TomlSource) -> Any:
 
 
 def _table_name(path: KeyPath) -> str:
+    if path and path[-1].isdigit():
+        return f"table {int(path[-1]) + 1} of [[{'.'.join(path[:-1])}]]"
     return f"table [{'.'.join(path)}]" if path else "the top level"
 
 
@@ -103,6 +105,8 @@ def _convert(hint: Any, value: Any, path: KeyPath, source: TomlSource) -> Any:
             choices = nearest(value, list(arguments))
             raise UserError(f"{source.place(path)}: {_table_name(path[:-1])}: {path[-1]} cannot be {value!r}{choices}")
         return value
+    if origin is tuple and isinstance(value, list) and len(arguments) == 2 and arguments[1] is Ellipsis:
+        return tuple(_convert(arguments[0], item, (*path, str(index)), source) for index, item in enumerate(value))
     if origin is tuple and isinstance(value, list) and len(value) == len(arguments):
         return tuple(_convert(kind, item, path, source) for kind, item in zip(arguments, value))
     if origin is Mapping and isinstance(value, Mapping):
@@ -121,6 +125,8 @@ def _convert(hint: Any, value: Any, path: KeyPath, source: TomlSource) -> Any:
 
 def _describe_hint(hint: Any) -> str:
     origin = get_origin(hint)
+    if origin is tuple and Ellipsis in get_args(hint):
+        return "a list of tables"
     if origin is tuple:
         return f"a list of {len(get_args(hint))} numbers"
     if origin is Mapping:

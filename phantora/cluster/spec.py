@@ -6,6 +6,7 @@ links are per direction. A wrong value raises ValueError whose message begins wi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -122,9 +123,13 @@ class HostSpec:
     LAUNCH_CLASSES is present."""
     cpu_speed: float = 1.0
     """Host of the cluster relative to the machine that records: measured host time is divided by it."""
+    nccl_launch_ns: int = 4_500
+    """Host time of one NCCL collective on one GPU called from C++, as nccl-tests does (launch_ns has the same call
+    from PyTorch)."""
 
     def __post_init__(self) -> None:
         _require_positive(self, "pcie_h2d_bytes_per_s", "pcie_d2h_bytes_per_s", "pageable_bytes_per_s", "cpu_speed")
+        _require_not_negative(self, "nccl_launch_ns")
         for name in LAUNCH_CLASSES:
             _require(name in self.launch_ns, "launch_ns", f"lacks the class {name}")
         for name, costs in self.launch_ns.items():
@@ -178,6 +183,12 @@ class NicSpec:
     """Share of bytes_per_s that large messages reach (headers of the transport)."""
     latency_ns: int = 0
     """Time that the transport adds to each message, one way, beyond NCCL's own constants (0 for InfiniBand)."""
+    ordered_writes: bool = True
+    """The transport keeps the order of the writes of one message, so that NCCL may use LL and LL128 over it; without
+    it, Simple only."""
+    pxn: bool = False
+    """Messages to another rail first cross NVLink to the local GPU of that rail, whose card sends them (NCCL's PXN);
+    without it they leave by the sender's own card and cross the spines."""
 
     def __post_init__(self) -> None:
         _require_not_negative(self, "count", "latency_ns")
@@ -211,6 +222,61 @@ class FabricSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FaultSpec:
+    """A slow or broken link: [[fault]] in a cluster file."""
+
+    link: str
+    """Name of a directed link as `phantora clusters show --links` prints it ('node0.nic1->fabric'); * and ? stand for
+    any characters ('node3.nic*', 'leaf0->spine*')."""
+    factor: float
+    """The link's rate is multiplied by it: 0.5 for half the rate, 0 for a broken link."""
+    from_s: float = 0.0
+    """From this virtual time on, in seconds."""
+    until_s: float = math.inf
+    """Until this virtual time, in seconds; by default to the end. A broken link must come back: traffic on it waits."""
+
+    def __post_init__(self) -> None:
+        _require(bool(self.link), "link", "must name a link")
+        _require(0 <= self.factor <= 1, "factor", f"must be between 0 and 1, not {self.factor}")
+        _require_not_negative(self, "from_s")
+        _require(self.until_s > self.from_s, "until_s", f"must be later than from_s ({self.from_s}), not {self.until_s}")
+        endless = self.factor == 0 and math.isinf(self.until_s)
+        _require(not endless, "until_s", "must be given when factor is 0: nothing could ever pass the link")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StragglerSpec:
+    """A slow rank or node: [[straggler]] in a cluster file."""
+
+    factor: float
+    """Times are multiplied by it: 1.2 for 20 % slower."""
+    rank: int = -1
+    """Global rank, or -1 when a node is meant."""
+    node: int = -1
+    """Node, with all its ranks, or -1 when a rank is meant."""
+    what: Literal["gpu", "host", "both"] = "gpu"
+    """gpu: kernels take longer; host: host time is longer; both."""
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "factor")
+        _require((self.rank >= 0) != (self.node >= 0), "rank", "or node must be given, one of the two")
+        _require(self.what in ("gpu", "host", "both"), "what", f"must be gpu, host or both, not {self.what}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JitterSpec:
+    """Random variation of kernel times: [jitter] in a cluster file. The same seed gives the same run."""
+
+    relative: float = 0.0
+    """Standard deviation of a kernel's time over its mean (0.02: 2 %)."""
+    seed: int = 0
+    """Seed of the random numbers."""
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.relative < 1, "relative", f"must be in [0, 1), not {self.relative}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """Equal nodes of equal GPUs and what joins them."""
 
@@ -232,6 +298,12 @@ class Cluster:
     """Network between nodes."""
     notes: str = ""
     """Where the figures come from, in a sentence."""
+    fault: tuple[FaultSpec, ...] = ()
+    """Links that are slow or broken, for a time or throughout: tables [[fault]]."""
+    straggler: tuple[StragglerSpec, ...] = ()
+    """Ranks or nodes that are slower than the rest: tables [[straggler]]."""
+    jitter: JitterSpec = field(default_factory=lambda: JitterSpec())
+    """Random variation; none by default."""
 
     def __post_init__(self) -> None:
         _require_positive(self, "num_nodes", "gpus_per_node")

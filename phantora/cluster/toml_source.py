@@ -19,6 +19,7 @@ else:  # the standard library has it from 3.11 on
 KeyPath = tuple[str, ...]
 
 _TABLE = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
+_TABLE_OF_LIST = re.compile(r"^\s*\[\[\s*([^\[\]]+?)\s*\]\]\s*(?:#.*)?$")
 _KEY = re.compile(r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
 _LINE_OF_ERROR = re.compile(r"\(at line (\d+), column \d+\)")
 
@@ -69,9 +70,16 @@ def _syntax_message(message: str, text: str, shown: str) -> str:
 def _places(text: str, shown: str) -> dict[KeyPath, str]:
     places: dict[KeyPath, str] = {(): f"{shown}:1"}
     table: KeyPath = ()
+    counts: dict[KeyPath, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if match := _TABLE.match(line):
             table = _split(match.group(1))
+            places.setdefault(table, f"{shown}:{number}")
+        elif match := _TABLE_OF_LIST.match(line):
+            name = _split(match.group(1))
+            table = (*name, str(counts.get(name, 0)))
+            counts[name] = counts.get(name, 0) + 1
+            places.setdefault(name, f"{shown}:{number}")
             places.setdefault(table, f"{shown}:{number}")
         elif match := _KEY.match(line):
             places.setdefault(table + _split(match.group(1)), f"{shown}:{number}")

@@ -9,8 +9,8 @@ Links come in blocks, so that an index is arithmetic and routes of millions of p
     up[l, s], down[s, l]   leaf l to spine s and back
 
 Between nodes a message leaves by the source's card and arrives by the destination's. On a rail-optimised fabric a
-message to another rail first crosses NVLink to the local GPU of that rail, whose card sends it (NCCL's PXN), so that it
-stays below one leaf. The spine is chosen by a fixed hash of the two cards (ECMP).
+message to another rail crosses a spine; with nic.pxn it first crosses NVLink to the local GPU of that rail, whose card
+sends it (NCCL's PXN), and stays below one leaf. The spine is chosen by a fixed hash of the two cards (ECMP).
 """
 
 from __future__ import annotations
@@ -73,13 +73,16 @@ class Topology:
 
     @property
     def has_spines(self) -> bool:
-        """Whether messages between leaves cross a spine layer (more than one group of leaves)."""
-        return self.cluster.fabric.kind != "none" and self.num_nodes > self.cluster.fabric.hosts_per_leaf
+        """Whether messages between leaves cross a spine layer (more than one leaf is in use)."""
+        fabric = self.cluster.fabric
+        has_rails = fabric.kind == "rail-optimised" and self.nics_per_node > 1 and self.num_nodes > 1
+        return has_rails or fabric.kind != "none" and self.num_nodes > fabric.hosts_per_leaf
 
     @property
     def uses_pxn(self) -> bool:
         """Whether NCCL forwards messages to another rail over NVLink."""
-        return self.cluster.fabric.kind == "rail-optimised" and self.cluster.intra_node.kind in ("nvswitch", "mesh")
+        is_linked = self.cluster.intra_node.kind in ("nvswitch", "mesh")
+        return self.cluster.nic.pxn and self.cluster.fabric.kind == "rail-optimised" and is_linked
 
     def domain(self, gpu: int) -> int:
         """The NVLink domain (usually the node) of a GPU."""
@@ -97,6 +100,10 @@ class Topology:
                 label = self._label(name, index - block.start)
                 return Link(name=label, bytes_per_s=block.bytes_per_s, latency_ns=block.latency_ns)
         raise IndexError(index)
+
+    def names(self) -> list[str]:
+        """Names of all links, in the order of their indices."""
+        return [self._label(name, offset) for name, block in self._blocks.items() for offset in range(block.size)]
 
     def route_matrix(self, sources: Indices, destinations: Indices) -> Indices:
         """Links from sources[i] to destinations[i] (GPU indices) in row i: shape [pairs, MAX_HOPS], -1 where unused.

@@ -6,6 +6,7 @@ kernel allocates; sources are the CUDA files under aten/src/ATen/native.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -171,6 +172,22 @@ def _ctc_loss_backward(grad: Tensor, log_probs: Tensor, *rest: Any, **more: Any)
     return torch.empty_like(log_probs, memory_format=torch.contiguous_format)
 
 
+def _grouped_mm(
+    self: Tensor, mat2: Tensor, offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: Any = None
+) -> Tensor:
+    """torch's own takes bfloat16 only; the CUDA operator also has a loop of matmuls for float16 and float32
+    (_grouped_mm_cuda and _grouped_mm_fallback in native/cuda/GroupedBlas.cpp), with the same output."""
+    import torch._meta_registrations as registrations
+
+    if self.dtype != mat2.dtype or self.dtype not in (torch.bfloat16, torch.float16, torch.float32):
+        raise RuntimeError(f"Expected mat_a and mat_b of one dtype (bfloat16, float16 or float32), got {self.dtype} and {mat2.dtype}")
+    create: Any = registrations._create_grouped_mm_output_tensor
+    return create(self, mat2, offs, out_dtype or self.dtype)
+
+
+# Torch has a Meta kernel, but a narrower one than the CUDA operator.
+_OVERRIDDEN: dict[str, Callable[..., Any]] = {"_grouped_mm": _grouped_mm}
+
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "batch_norm_stats": _batch_norm_stats,
     "batch_norm_elemt": _batch_norm_elemt,
@@ -207,6 +224,10 @@ def install(libraries: list[Any]) -> None:
     for name, function in _FUNCTIONS.items():
         if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
             library.impl(name, function, "Meta")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # 'Overriding a previously registered kernel'
+        for name, function in _OVERRIDDEN.items():
+            library.impl(name, function, "Meta", allow_override=True)
     libraries.append(library)
 
 

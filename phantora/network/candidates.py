@@ -89,7 +89,7 @@ class _Builder:
         latency = {p: self._ring_latency_ns(p, steps, min(far, steps), has_last_receive=True) for p in self._protocols()}
         plateau = (float("inf"), 1.0)
         if rounds == 2 and self.num_domains > 1:
-            least = constants.RING_PLATEAU_BYTES * self._num_channels(constants.MAX_CHANNELS) * self.num_ranks
+            least = constants.RING_PLATEAU_BYTES * self._usual_channels() * self.num_ranks
             plateau = (float(least), constants.RING_PLATEAU_FACTOR)
         overhead = (steps + constants.RECEIVE_SHARE) / steps if self.num_domains == 1 else 1.0
         return self._candidate("ring", edges, latency, overhead, plateau=plateau)
@@ -113,7 +113,7 @@ class _Builder:
         hops = self.largest_domain - 1 + self.depth
         return self._candidate(
             "tree", tree_edges(self.group, self.is_mesh), latency, 1 / share, rule=tree_chunk_rule(hops),
-            num_concurrent=self._num_channels(constants.MAX_CHANNELS), near_stages=2 * (self.largest_domain - 1),
+            num_concurrent=self._usual_channels(), near_stages=2 * (self.largest_domain - 1),
         )  # fmt: skip
 
     def nvls(self, bytes_per_link: float) -> Candidate:
@@ -173,6 +173,11 @@ class _Builder:
     def _num_channels(self, usual: int) -> int:
         """Channels that NCCL runs, within what the environment allows."""
         return max(self.environment.min_channels, min(usual, self.environment.max_channels))
+
+    def _usual_channels(self) -> int:
+        """Of rings and trees: between nodes two for each card in use, as NCCL's search doubles what it finds."""
+        cards = min(self.topology.nics_per_node, self.group.num_channels)
+        return self._num_channels(constants.MAX_CHANNELS if self.num_domains == 1 else 2 * max(1, cards))
 
     def _candidate(
         self, algorithm: Algorithm, edges: Edges, latency_ns: dict[Protocol, int], overhead: float, *,

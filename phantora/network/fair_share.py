@@ -79,6 +79,21 @@ def solve(rows: Rows, capacities: Floats) -> Floats:
     return rates
 
 
+def bottlenecks(rows: Rows, capacities: Floats, rates: Floats) -> Indices:
+    """A link that is full and on which no row has a higher rate, for each row; -1 where there is none within 1e-9."""
+    row_of_entry = np.repeat(np.arange(rows.num_rows), np.diff(rows.starts))
+    rate_of_entry = rates[row_of_entry]
+    used = np.bincount(rows.links, weights=rows.usages * rate_of_entry, minlength=len(capacities))
+    highest = np.zeros(len(capacities))
+    np.maximum.at(highest, rows.links, rate_of_entry)
+    is_full = used >= capacities * (1 - 1e-9)
+    holds = is_full[rows.links] & (rate_of_entry >= highest[rows.links] * (1 - 1e-9))
+    found = np.full(rows.num_rows, -1, dtype=np.int64)
+    places = np.flatnonzero(holds)[::-1]  # the first of each row is written last
+    found[row_of_entry[places]] = rows.links[places]
+    return found
+
+
 def _shares(remaining: Floats, links: Indices, usages: Floats) -> Floats:
     """What one unit of usage gets on each link if it is filled now; infinite where nothing is left to fill it."""
     load = np.bincount(links, weights=usages, minlength=len(remaining))

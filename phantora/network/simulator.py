@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
+from collections.abc import Mapping
 
 from phantora.cluster.placement import Placement
 from phantora.cluster.spec import Cluster
 from phantora.cluster.topology import Topology
 from phantora.network.collectives import CompiledOperation, Compiler
+from phantora.network.environment import NcclEnvironment
+from phantora.network.faults import link_changes
 from phantora.network.fluid import FluidNetwork
 from phantora.network.operation import CommOperation
 
@@ -31,19 +35,25 @@ class NetworkSimulator:
     may return nothing; call next_ns() again after each begin() and advance().
     """
 
-    def __init__(self, cluster: Cluster, placement: Placement) -> None:
+    def __init__(
+        self, cluster: Cluster, placement: Placement, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """environment: variables such as NCCL_ALGO; by default none, so that a result depends on arguments only."""
         self.topology = Topology(cluster, placement.num_nodes)
-        self._compiler = Compiler(self.topology, placement)
+        self._compiler = Compiler(self.topology, placement, NcclEnvironment.read(environment or {}))
         self._fluid = FluidNetwork(self.topology.bytes_per_s)
         self._in_flight: dict[int, _InFlight] = {}
         self._latencies: list[tuple[int, int, int]] = []  # heap of (end of the latency, number, key)
         self._key_of_flow: dict[int, int] = {}
         self._num_begun = 0
         self._num_flows = 0
+        self._changes = deque(link_changes(self.topology, cluster.fault))  # of link rates, still to come
+        self._change_links(0)
 
     def begin(self, key: int, operation: CommOperation, now_ns: int) -> None:
         """Start `operation` at `now_ns` under the caller's name `key`."""
         assert key not in self._in_flight, f"operation {key} is in flight"
+        self._change_links(now_ns)
         compiled = self._compiler.compile(operation)
         self._in_flight[key] = _InFlight(key, self._num_begun, compiled)
         heapq.heappush(self._latencies, (now_ns + compiled.latency_ns, self._num_begun, key))
@@ -51,10 +61,12 @@ class NetworkSimulator:
 
     def next_ns(self) -> int | None:
         """The next instant at which anything changes, None when idle. advance() to it may finish nothing."""
-        flows_ns = self._fluid.next_ns()
-        if not self._latencies:
-            return flows_ns
-        return self._latencies[0][0] if flows_ns is None else min(self._latencies[0][0], flows_ns)
+        next_ns = self._fluid.next_ns()
+        if self._latencies:
+            next_ns = self._latencies[0][0] if next_ns is None else min(self._latencies[0][0], next_ns)
+        if self._changes and self._in_flight:
+            next_ns = self._changes[0][0] if next_ns is None else min(self._changes[0][0], next_ns)
+        return next_ns
 
     def advance(self, now_ns: int) -> list[int]:
         """Move to `now_ns`, not beyond next_ns(): keys of the operations that are finished, in order of begin()."""
@@ -70,6 +82,7 @@ class NetworkSimulator:
                 self._begin_flows(operation, now_ns)
             else:
                 finished.append(operation)
+        self._change_links(now_ns)
         finished.sort(key=lambda operation: operation.number)
         for operation in finished:
             del self._in_flight[operation.key]
@@ -84,6 +97,12 @@ class NetworkSimulator:
         load = self._fluid.link_bytes_per_s()
         return {self.topology.link(int(index)).name: float(load[index]) for index in load.nonzero()[0]}
 
+    def _change_links(self, now_ns: int) -> None:
+        """Links that fail or come back until now. (While nothing is in flight it does not matter when.)"""
+        while self._changes and self._changes[0][0] <= now_ns:
+            _, link, bytes_per_s = self._changes.popleft()
+            self._fluid.set_capacity(link, bytes_per_s, now_ns)
+
     def _begin_flows(self, operation: _InFlight, now_ns: int) -> None:
         for transfer in operation.compiled.transfers:
             self._fluid.begin(self._num_flows, transfer.links, transfer.usages, transfer.bytes, now_ns)
@@ -91,9 +110,11 @@ class NetworkSimulator:
             self._num_flows += 1
 
 
-def exclusive_ns(cluster: Cluster, placement: Placement, operation: CommOperation) -> int:
+def exclusive_ns(
+    cluster: Cluster, placement: Placement, operation: CommOperation, environment: Mapping[str, str] | None = None
+) -> int:
     """Time of `operation` alone in the network."""
-    network = NetworkSimulator(cluster, placement)
+    network = NetworkSimulator(cluster, placement, environment)
     network.begin(0, operation, 0)
     while True:
         now_ns = network.next_ns()

@@ -50,25 +50,27 @@ def _call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) ->
     schema = func._schema
     bound = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
     bound |= dict(zip((a.name for a in schema.arguments), args)) | kwargs
-    outputs = out if isinstance(out, (list, tuple)) else (out,)
-    flat = [t for o in outputs for t in (o if isinstance(o, (list, tuple)) else (o,)) if isinstance(t, Tensor)]
-    mutated = tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+    results = out if isinstance(out, (list, tuple)) and len(schema.returns) != 1 else (out,)
+    made = [result for result, returned in zip(results, schema.returns) if returned.alias_info is None]
+    flat = [t for o in made for t in (o if isinstance(o, (list, tuple)) else (o,)) if isinstance(t, Tensor)]
     return OpCall(
         schema.name,
         schema.overload_name,
         tuple((name, value_of(value)) for name, value in bound.items()),
-        () if mutated and not schema.name.startswith("aten::native_") else tuple(map(spec, flat)),
-        mutated,
-        _flags(schema.name, args),
+        tuple(map(spec, flat)),
+        tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write),
+        _flags(schema.name, bound),
     )
 
 
-def _flags(name: str, args: tuple[Any, ...]) -> tuple[tuple[str, Value], ...]:
-    """Global switches and argument values that change the kernel."""
+def _flags(name: str, bound: dict[str, Any]) -> tuple[tuple[str, Value], ...]:
+    """Global switches and values of floats that change the kernel."""
     flags: list[tuple[str, Value]] = []
-    if any(isinstance(a, Tensor) and a.dtype is torch.float32 for a in args):
+    if any(isinstance(a, Tensor) and a.dtype is torch.float32 for a in bound.values()):
         if "mm" in name or name.endswith(("linear", "mv")):
             flags.append(("allow_tf32", torch.backends.cuda.matmul.allow_tf32))
         if "conv" in name:
             flags.append(("cudnn_allow_tf32", torch.backends.cudnn.allow_tf32))
+    if "attention" in name and (bound.get("dropout_p") or 0.0) > 0.0:
+        flags.append(("dropout", True))
     return tuple(flags)

@@ -146,10 +146,22 @@ def _ranks_of_default_group(size: int) -> tuple[int, ...]:
     return tuple(range(size))
 
 
+def register_backends(process_group: Any) -> None:
+    """Register the groups of a process group's backends from their options (set by process_group.install)."""
+
+
 def of(boxed: Any) -> Group:
     """The group of a c10d operator's `process_group` argument."""
-    process_group = _c10d.ProcessGroup.unbox(boxed)
+    return of_process_group(_c10d.ProcessGroup.unbox(boxed))
+
+
+def of_process_group(process_group: Any) -> Group:
+    """The same for torch's own object."""
     group = _groups.get(process_group.group_name)
+    if group is None or len(group.backends) < len(process_group._device_types):
+        # torch 2.14 does not say when a backend is complete
+        register_backends(process_group)
+        group = _groups.get(process_group.group_name)
     if group is None:  # put together by hand from ProcessGroup and a backend
         members = list(range(process_group.size()))
         for backend in ("nccl", "gloo"):

@@ -92,7 +92,7 @@ class _BackendClass(type):
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, _Fake) and isinstance(instance.options, cls.options_class)
 
-    def __call__(cls, store: Any, rank: int, size: int, options: Any = None, timeout: Any = None) -> Any:
+    def __call__(cls, store: Any, rank: int, size: int, options: Any = None, timeout: Any = None, **_: Any) -> Any:
         if not isinstance(options, cls.options_class):  # ProcessGroupGloo takes a timeout in this place too
             timeout, options = options if isinstance(options, datetime.timedelta) else timeout, cls.options_class()
         if timeout is not None:
@@ -152,11 +152,20 @@ def _register(backend: Any) -> None:
         group.is_eager = options.is_eager
 
 
+def _register_backends(process_group: Any) -> None:
+    for device in process_group._device_types:
+        backend = process_group._get_backend(device)
+        if isinstance(backend, _Fake) and isinstance(backend.options, _Options):
+            _register(backend)
+
+
 def _connect_eagerly(backend: Any, device: Any = None) -> None:
     """init_process_group(device_id=...) makes the communicator, and so its stream, at once."""
     if not _is(backend, NCCLOptions):
         return
     backend.options.is_eager = True
+    if groups.named(str(backend.options.group_name)) is None:
+        _register(backend)
     group = groups.named(str(backend.options.group_name))
     if group is not None:
         group.is_eager = True
@@ -231,6 +240,7 @@ def install() -> None:
     """Put the classes where torch.distributed looks for them."""
     for name, value in _BACKEND_ATTRIBUTES.items():
         setattr(_Fake, name, value)
+    groups.register_backends = _register_backends
     base: Any = _c10d.ProcessGroup
     base.set_timeout = _nothing
     base._set_sequence_number_for_group = _nothing

@@ -36,8 +36,7 @@ def _split(c10d: Any, parent: Any, split_ranks: Any, timeout: Any, options: Any,
     parent = parent or default
     to_global = c10d.get_process_group_ranks(parent)
     _check(split_ranks, default.size())
-    parent_group = groups.named(parent.group_name)
-    assert parent_group is not None
+    parent_group = groups.of_process_group(parent)
     number, parent_group.num_splits = parent_group.num_splits, parent_group.num_splits + 1
     mine = next((sorted(ranks) for ranks in split_ranks if parent.rank() in ranks), None)
     if mine is None:
@@ -75,8 +74,7 @@ def _make(
     """The names that torch gives to splits differ between members whose numbers of groups differ; the wire's do not."""
     default = c10d._get_default_group()
     backend = c10d.Backend(backend or c10d._world.pg_map[parent][0])
-    parent_group = groups.named(parent.group_name)
-    assert parent_group is not None
+    parent_group = groups.of_process_group(parent)
     options.wire_name = f"{parent_group.name}.split{number}"
     name = c10d._process_group_name(ranks, use_hashed_name=True)
     if timeout is None:

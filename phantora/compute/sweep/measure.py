@@ -1,0 +1,106 @@
+"""Runs cases on the GPU and writes one JSON line each: time first, then a second pass that counts kernels.
+
+Lines are written as they come, so a sweep that is killed leaves what it measured. First line: provenance.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+from phantora.compute.call_json import to_json
+from phantora.compute.sweep.case import Case
+from phantora.compute.sweep.timing import device_us, input_bytes, kernels, observed
+
+_BATCH = 48
+_BATCH_BYTES = 12 << 30
+_KEPT_CACHE_BYTES = 80 << 30
+
+
+def provenance() -> dict[str, Any]:
+    """GPU, driver, torch and date of a sweep."""
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "gpu": properties.name,
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "num_sms": properties.multi_processor_count,
+        "l2_bytes": properties.L2_cache_size,
+        "memory_bytes": properties.total_memory,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "driver": _driver(),
+        "date": datetime.date.today().isoformat(),
+        "method": "device events over 5-40 launches (at most 10 ms) queued behind a sleep kernel, families alternating, "
+        "inputs rotated beyond L2",
+    }
+
+
+def _driver() -> str:
+    path = Path("/proc/driver/nvidia/version")
+    if not path.exists():
+        return "unknown"
+    words = path.read_text(encoding="utf-8").splitlines()[0].split()
+    return next((word for word in words if word[0].isdigit() and "." in word), "unknown")
+
+
+def sweep(cases: list[Case], out: TextIO, seconds: float) -> tuple[int, int]:
+    """Measures until `seconds` are over (four fifths for times, the rest for kernels); (rows, kernel rows) written."""
+    begun = time.monotonic()
+    _write(out, {"provenance": provenance()})
+    done = _times(cases, out, begun + 0.8 * seconds)
+    return len(done), _kernels(done, out, begun + seconds)
+
+
+def _times(cases: list[Case], out: TextIO, until: float) -> list[tuple[int, Case, int]]:
+    done = []
+    for number, case in enumerate(cases):
+        if time.monotonic() > until:
+            break
+        row: dict[str, Any] = {"case": number, "op": case.op, **case.fields}
+        try:
+            first, observer = observed(case)
+            us, host_us = (0.0, 0.0) if case.waits else device_us(case, first)
+            row |= {"us": round(us, 3), "host_us": round(host_us, 2), "calls": [to_json(c) for c in observer.calls]}
+            done.append((number, case, input_bytes(first)))
+            first = observer = None  # type: ignore[assignment]
+        except Exception as error:  # recorded, not hidden: out of memory, or no kernel for these shapes
+            row["error"] = f"{type(error).__name__}: {str(error)[:160]}"
+        _write(out, row)
+        if "error" in row or torch.cuda.memory_reserved() > _KEPT_CACHE_BYTES:
+            torch.cuda.empty_cache()
+    return done
+
+
+def _kernels(done: list[tuple[int, Case, int]], out: TextIO, until: float) -> int:
+    written, batch, size = 0, [], 0
+    torch.cuda.empty_cache()
+    for entry in [*done, None]:
+        if entry is None or len(batch) == _BATCH or (batch and size + entry[2] > _BATCH_BYTES):
+            for (number, *_), found in zip(batch, _safe_kernels([case for _, case, _ in batch])):
+                _write(out, {"case": number, "kernels": [[name, round(us, 3)] for name, us in found]})
+                written += 1
+            batch, size = [], 0
+            if entry is None or time.monotonic() > until:
+                break
+        batch.append(entry)
+        size += entry[2]
+    return written
+
+
+def _safe_kernels(cases: list[Case]) -> list[list[tuple[str, float]]]:
+    try:
+        return kernels(cases)
+    except Exception:  # the times of the batch stand; only its kernels are unknown
+        torch.cuda.empty_cache()
+        return []
+
+
+def _write(out: TextIO, row: dict[str, Any]) -> None:
+    out.write(json.dumps(row, separators=(",", ":")) + "\n")
+    out.flush()
