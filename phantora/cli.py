@@ -131,12 +131,40 @@ def clusters(ctx: click.Context) -> None:
 
 @clusters.command()
 @click.argument("name")
-def show(name: str) -> None:
+@click.option("--svg", type=click.Path(dir_okay=False), metavar="FILE", help="Write a drawing of the topology.")
+@click.option("--links", is_flag=True, help="List the directed links by name, as [[fault]] tables use them.")
+def show(name: str, svg: str | None, links: bool) -> None:
     """All figures of one cluster (a preset or a TOML file), with its topology."""
     from phantora.cluster import load_cluster
-    from phantora.cluster.describe import describe_cluster
+    from phantora.cluster.describe import describe_cluster, link_lines, write_drawing
 
-    click.echo(describe_cluster(load_cluster(name)))
+    cluster = load_cluster(name)
+    if svg:
+        write_drawing(cluster, svg)
+    click.echo("\n".join(link_lines(cluster)) if links else describe_cluster(cluster))
+
+
+@main.command("nccl-tests")
+@click.option("--cluster", default="dgx-h100", show_default=True, metavar="NAME|FILE.toml", help="The cluster that is not there.")
+@click.option("--collective", default="all_reduce", show_default=True, metavar="NAME", help="all_reduce, all_gather, reduce_scatter, broadcast, reduce, alltoall, sendrecv, gather or scatter.")
+@click.option("-b", "--minbytes", "begin", default="1K", show_default=True, metavar="SIZE", help="Smallest size.")
+@click.option("-e", "--maxbytes", "end", default="8G", show_default=True, metavar="SIZE", help="Largest size.")
+@click.option("-f", "--stepfactor", "factor", type=float, default=2.0, show_default=True, metavar="F", help="Factor between sizes.")
+@click.option("-n", "--nodes", "num_nodes", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Nodes.")
+@click.option("-G", "--gpus-per-node", "num_gpus", type=click.IntRange(min=1), metavar="N", help="GPUs of each node.  [default: all]")
+@click.option("-g", "--ngpus", "gpus_per_process", type=click.IntRange(min=1), metavar="N", help="GPUs that one process launches for.  [default: all on one node, 1 on several]")
+@click.option("-d", "--datatype", "dtype", default="float", show_default=True, metavar="TYPE", help="float, half, bfloat16, double, int8, uint8, int32 or int64.")
+@click.option("--compare", type=click.Path(dir_okay=False), metavar="CSV", help="Measured times: columns bytes and time_us, or bytes and bus bandwidths in GB/s.")
+@click.option("--column", metavar="NAME", help="Column of the CSV with the measurements.")
+@click.option("--plot", type=click.Path(dir_okay=False), metavar="FILE.svg", help="Draw bus bandwidth over size.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+def nccl_tests(**arguments: Any) -> None:
+    """What NVIDIA's nccl-tests would print on a cluster. NCCL_ALGO, NCCL_PROTO and NCCL_MAX_NCHANNELS are obeyed."""
+    import os
+
+    from phantora.network.nccl_command import NcclTests
+
+    click.echo(NcclTests(**arguments).run({name: value for name, value in os.environ.items() if name.startswith("NCCL_")}))
 
 
 @main.command()

@@ -58,7 +58,9 @@ def test_imports_point_one_way(folder: str, path: Path) -> None:
                 continue
             assert target in ALLOWED[folder], f"{path}: {folder} must not import {target}"
         if parts[0] == "torch":
-            assert folder in ("intercept", "launch"), f"{path}: {folder} must not import torch"
+            # compute/sweep measures operators on a real GPU (phantora calibrate); nothing else of compute imports it
+            is_sweep = path.parent.name == "sweep"
+            assert folder in ("intercept", "launch") or is_sweep, f"{path}: {folder} must not import torch"
 
 
 def test_the_command_line_does_not_import_torch() -> None:

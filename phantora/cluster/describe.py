@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 from phantora.cluster.loader import list_clusters, load_cluster
 from phantora.cluster.spec import Cluster
+from phantora.cluster.svg import cluster_svg
+from phantora.errors import UserError
 
 
 def cluster_rows() -> list[tuple[str, str, str]]:
@@ -25,9 +30,28 @@ def describe_cluster(cluster: Cluster) -> str:
         ["GPU", *_lines(_gpu_figures(cluster))],
         ["Host", *_lines(_host_figures(cluster))],
         ["Links (per direction)", *_lines(_link_figures(cluster))],
+        *([["Faults and variation", *_lines(variation)]] if (variation := _variation_figures(cluster)) else []),
         ["Topology", *(f"  {line}" for line in drawing(cluster))],
     ]
     return "\n\n".join("\n".join(part) for part in parts)
+
+
+def link_lines(cluster: Cluster) -> list[str]:
+    """Every directed link: name, GB/s that large messages reach, latency."""
+    from phantora.cluster.topology import Topology  # needs NumPy; the rest of this module does not
+
+    topology = Topology(cluster)
+    width = max(map(len, topology.names()), default=0)
+    links = (topology.link(index) for index in range(topology.num_links))
+    return [f"{link.name.ljust(width)}  {_gigabytes(link.bytes_per_s)}  {link.latency_ns} ns" for link in links]
+
+
+def write_drawing(cluster: Cluster, path: str) -> None:
+    """Write the SVG drawing. UserError when the file cannot be written."""
+    try:
+        Path(path).write_text(cluster_svg(cluster), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def drawing(cluster: Cluster) -> list[str]:
@@ -49,7 +73,7 @@ def _draw_fabric(cluster: Cluster) -> list[str]:
     rails = min(cluster.nic.count, cluster.gpus_per_node)
     per_group = f"{rails} rail leaves" if fabric.kind == "rail-optimised" else "1 leaf"
     lines = []
-    if groups > 1:
+    if groups > 1 or rails > 1 and fabric.kind == "rail-optimised":
         lines += [f"[ {fabric.num_spines} spines ]", f"     |  {fabric.oversubscription:g}:1"]
     lines.append(f"[ {groups} x {per_group}, {min(nodes, fabric.hosts_per_leaf)} nodes below each ]")
     return [*lines, f"     |  {_gigabytes(cluster.nic.bytes_per_s)} a card"]
@@ -107,6 +131,7 @@ def _host_figures(cluster: Cluster) -> list[tuple[str, str]]:
         ("device to host, pinned", _gigabytes(host.pcie_d2h_bytes_per_s)),
         ("pageable", _gigabytes(host.pageable_bytes_per_s)),
         ("CPU speed", f"{host.cpu_speed:g} x the recording machine"),
+        ("launch of one NCCL call", f"{host.nccl_launch_ns / 1000:g} us from C++"),
         *launches,
     ]
 
@@ -120,9 +145,25 @@ def _link_figures(cluster: Cluster) -> list[tuple[str, str]]:
     if nic.count:
         reached = f"{_gigabytes(nic.bytes_per_s)}, {nic.efficiency:.0%} reached, {nic.latency_ns} ns"
         figures.append(("network cards", f"{nic.count} a node, each {reached}"))
+        protocols = "LL, LL128 and Simple" if nic.ordered_writes else "Simple only (writes are not ordered)"
+        figures.append(("NCCL between nodes", f"{protocols}; PXN {'on' if nic.pxn else 'off'}"))
     if fabric.kind != "none":
         shape = f"{fabric.hosts_per_leaf} nodes a leaf, {fabric.num_spines} spines, {fabric.oversubscription:g}:1"
         figures.append(("fabric", f"{fabric.kind}, {shape}, {fabric.latency_ns} ns a hop"))
+    return figures
+
+
+def _variation_figures(cluster: Cluster) -> list[tuple[str, str]]:
+    """Faults, stragglers and jitter of the file."""
+    figures = []
+    for fault in cluster.fault:
+        until = f"{fault.until_s:g} s" if math.isfinite(fault.until_s) else "the end"
+        figures.append((fault.link, f"x {fault.factor:g} from {fault.from_s:g} s to {until}"))
+    for straggler in cluster.straggler:
+        who = f"rank {straggler.rank}" if straggler.rank >= 0 else f"node {straggler.node}"
+        figures.append((who, f"{straggler.what}: times x {straggler.factor:g}"))
+    if cluster.jitter.relative:
+        figures.append(("kernel times", f"vary by {cluster.jitter.relative:.1%}, seed {cluster.jitter.seed}"))
     return figures
 
 

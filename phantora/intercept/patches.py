@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from phantora.intercept import backward_fence
+
 native: Any = sys.modules["phantora_native"]
 _REAL_BACKENDS = ("eager", "aot_eager")
 _is_installed = False
@@ -26,6 +28,7 @@ def install() -> None:
     _patch_compile()
     _patch_profiler()
     _patch_device_queries()
+    backward_fence.install()
 
 
 def _remark(text: str) -> None:

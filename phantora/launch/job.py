@@ -69,7 +69,7 @@ class Job:
 
     def _simulation(self, reply: Callable[..., None]) -> Simulation:
         placement = Placement(self.cluster, self.options.nnodes, self.options.nproc_per_node)
-        return Simulation(self.options.world_size, NetworkSimulator(self.cluster, placement), reply)
+        return Simulation(self.options.world_size, NetworkSimulator(self.cluster, placement, os.environ), reply)
 
     def _serve(self, server: Server, launcher: Launcher) -> tuple[int, str | None]:
         """(exit code, error)."""

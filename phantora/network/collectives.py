@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from phantora.cluster.placement import Placement
 from phantora.cluster.topology import Topology
@@ -32,6 +32,11 @@ class CompiledOperation:
     def label(self) -> str:
         """'ring/LL128', or the algorithm alone where it has no protocol."""
         return f"{self.algorithm}/{self.protocol}" if self.protocol else self.algorithm
+
+    def slowed(self, factor: float) -> CompiledOperation:
+        """The same, `factor` times as long."""
+        transfers = tuple(transfer.scaled(factor) for transfer in self.transfers)
+        return replace(self, latency_ns=round(self.latency_ns * factor), transfers=transfers)
 
 
 class Compiler:

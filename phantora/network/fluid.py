@@ -182,7 +182,8 @@ class FluidNetwork:
         rows = make_rows([c.links for c in touched], [c.weighted_usages() for c in touched])
         rates = solve(rows, self._capacities)
         for flow_class, rate in zip(touched, rates.tolist()):
-            self._set_rate(flow_class, rate)
+            if rate != flow_class.rate or flow_class.is_changed:
+                self._set_rate(flow_class, rate)
         if len(touched) > MANY_CLASSES and len(touched) == len(self._by_number):
             self._keep_locally(touched, bottlenecks(rows, self._capacities, rates).tolist())
         else:

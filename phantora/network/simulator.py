@@ -45,16 +45,21 @@ class NetworkSimulator:
         self._in_flight: dict[int, _InFlight] = {}
         self._latencies: list[tuple[int, int, int]] = []  # heap of (end of the latency, number, key)
         self._key_of_flow: dict[int, int] = {}
+        self.now_ns = 0
         self._num_begun = 0
         self._num_flows = 0
         self._changes = deque(link_changes(self.topology, cluster.fault))  # of link rates, still to come
         self._change_links(0)
 
-    def begin(self, key: int, operation: CommOperation, now_ns: int) -> None:
-        """Start `operation` at `now_ns` under the caller's name `key`."""
+    def begin(self, key: int, operation: CommOperation, now_ns: int, slowdown: float = 1.0) -> None:
+        """Start `operation` at `now_ns` under the caller's name `key`. slowdown: it needs that many times longer than
+        its links alone would let it (contention.py)."""
         assert key not in self._in_flight, f"operation {key} is in flight"
+        self.now_ns = now_ns
         self._change_links(now_ns)
         compiled = self._compiler.compile(operation)
+        if slowdown != 1.0:
+            compiled = compiled.slowed(slowdown)
         self._in_flight[key] = _InFlight(key, self._num_begun, compiled)
         heapq.heappush(self._latencies, (now_ns + compiled.latency_ns, self._num_begun, key))
         self._num_begun += 1
@@ -70,6 +75,7 @@ class NetworkSimulator:
 
     def advance(self, now_ns: int) -> list[int]:
         """Move to `now_ns`, not beyond next_ns(): keys of the operations that are finished, in order of begin()."""
+        self.now_ns = now_ns
         finished: list[_InFlight] = []
         for flow in self._fluid.advance(now_ns):
             operation = self._in_flight[self._key_of_flow.pop(flow)]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from phantora.cluster import list_clusters, load_cluster
 from phantora.cluster.describe import cluster_table, describe_cluster
 from phantora.cluster.loader import PRESETS
+from phantora.cluster.svg import cluster_svg
 from phantora.errors import UserError
 
 EXPECTED = [
@@ -76,6 +79,41 @@ def test_relative_path_and_base_beside_the_file(tmp_path: Path, monkeypatch: pyt
     assert (cluster.num_nodes, cluster.gpus_per_node) == (3, 4)
 
 
+def test_faults_stragglers_and_jitter(tmp_path: Path) -> None:
+    text = '''base = "dgx-h100"
+[[fault]]
+link = "node0.nic1->fabric"
+factor = 0.5
+[[fault]]
+link = "leaf0->spine*"
+factor = 0
+from_s = 1.0
+until_s = 2.0
+[[straggler]]
+rank = 3
+factor = 1.2
+[[straggler]]
+node = 1
+factor = 2
+what = "host"
+[jitter]
+relative = 0.02
+seed = 7
+'''
+    cluster = load_cluster(write(tmp_path, text))
+    assert [(fault.factor, fault.from_s, fault.until_s) for fault in cluster.fault] == [(0.5, 0.0, math.inf), (0.0, 1.0, 2.0)]
+    assert [(s.rank, s.node, s.factor, s.what) for s in cluster.straggler] == [(3, -1, 1.2, "gpu"), (-1, 1, 2.0, "host")]
+    assert (cluster.jitter.relative, cluster.jitter.seed) == (0.02, 7)
+    described = describe_cluster(cluster)
+    assert "leaf0->spine*" in described and "rank 3" in described and "seed 7" in described
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_every_preset_is_drawn(name: str) -> None:
+    drawing = ElementTree.fromstring(cluster_svg(load_cluster(name)))
+    assert any("GPU 0" == text.text for text in drawing.iter("{http://www.w3.org/2000/svg}text"))
+
+
 def test_unknown_preset_names_the_nearest() -> None:
     with pytest.raises(UserError, match=r"unknown cluster 'dgx-h10'.*did you mean.*dgx-h100"):
         load_cluster("dgx-h10")
@@ -102,6 +140,12 @@ def test_absent_file_and_folder(tmp_path: Path) -> None:
         ('base = "dgx-h100"\n[host.launch_ns]\ngem = [1, 2]\n', "launch_ns has unknown class gem"),
         ('base = "dgx-h100"\n[gpu.peak_flops]\nfloat4 = 1e12\n', "peak_flops has unknown dtype float4"),
         ('base = "dgx-h100"\ngpu = 3\n', ":2: gpu must be a table, not 3"),
+        ('base = "dgx-h100"\n[[fault]]\nlink = "a"\nfactor = 2.0\n', ":4: table 1 of [[fault]]: factor must be between"),
+        ('base = "dgx-h100"\n[[fault]]\nlink = "a"\nfactor = 0\n', ":2: table 1 of [[fault]]: until_s must be given when"),
+        ('base = "dgx-h100"\n[[straggler]]\nrnk = 1\n', ":3: unknown key 'rnk' in table 1 of [[straggler]] (did you"),
+        ('base = "dgx-h100"\n[[straggler]]\nfactor = 2.0\n', "table 1 of [[straggler]]: rank or node must be given"),
+        ('base = "dgx-h100"\n[straggler]\nfactor = 2.0\n', ":2: the top level: straggler must be a list of tables"),
+        ('base = "dgx-h100"\n[jitter]\nrelative = 1.5\n', ":3: table [jitter]: relative must be in [0, 1)"),
         ('base = "dgx-h10"\n', ":1: base: unknown cluster 'dgx-h10' (did you mean"),
         ('base = 3\n', ":1: base must be a string, not 3"),
         ('base = "mine.toml"\n', ":1: base = \"mine.toml\" leads back to this file"),

@@ -30,11 +30,28 @@ def test_same_rail_stays_below_its_leaf() -> None:
     ]  # fmt: skip
 
 
-def test_another_rail_is_reached_over_nvlink_first() -> None:
-    assert names(load_cluster("dgx-h100"), 0, 8 + 2) == [
+def with_pxn(cluster: Cluster) -> Cluster:
+    return dataclasses.replace(cluster, nic=dataclasses.replace(cluster.nic, pxn=True))
+
+
+def test_another_rail_is_behind_a_spine() -> None:
+    route = names(load_cluster("dgx-h100"), 0, 8 + 2)
+    assert [name.rstrip("0123456789") for name in (route[2].split("->")[0], route[3].split("->")[0])] == ["leaf", "spine"]
+    assert (route[:2], route[4:]) == (
+        ["node0.gpu0->nic", "node0.nic0->fabric"], ["fabric->node1.nic2", "nic->node1.gpu2"],
+    )  # fmt: skip
+
+
+def test_with_pxn_another_rail_is_reached_over_nvlink() -> None:
+    assert names(with_pxn(load_cluster("dgx-h100")), 0, 8 + 2) == [
         "node0.gpu0->nvswitch", "nvswitch->node0.gpu2",
         "node0.gpu2->nic", "node0.nic2->fabric", "fabric->node1.nic2", "nic->node1.gpu2",
     ]  # fmt: skip
+
+
+def test_names_stand_in_the_order_of_indices() -> None:
+    topology = Topology(load_cluster("dgx-h100"), 2)
+    assert topology.names() == [topology.link(index).name for index in range(topology.num_links)]
 
 
 def test_other_group_of_leaves_crosses_a_spine() -> None:

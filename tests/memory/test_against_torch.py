@@ -4,6 +4,7 @@ Needs a CUDA build of torch and a GPU (`pytest -m gpu tests/memory`); reserves a
 """
 
 import random
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -153,6 +154,8 @@ def test_same_as_torch(settings, seed):
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no GPU")
+    if "phantora_native" in sys.modules:
+        pytest.skip("the GPU of this process is simulated")
     steps, total = random_steps(seed), total_memory()
     theirs, streams = on_gpu(steps, settings)
     ours = emulated(steps, settings, total, streams, list(placements(theirs.events, total)))

@@ -12,8 +12,9 @@ from phantora.network.collectives import CompiledOperation, Compiler
 from tiny_clusters import tiny, whole
 
 GB = 10**9
-RING_NS = constants.HOPPER.ring_base_ns["Simple"]
+RING_NS = constants.BASE_NS["ring", "Simple"]
 STEP_NS = constants.HOPPER.ring_step_ns["Simple"]
+LAST = constants.RECEIVE_SHARE  # a ring's last step only receives
 
 
 def operation(kind: str, num_ranks: int, num_bytes: int = GB, **more: object) -> CommOperation:
@@ -31,10 +32,10 @@ def time_ns(cluster: Cluster, op: CommOperation) -> int:
 @pytest.mark.parametrize(
     ("kind", "bytes_per_edge", "num_steps"),
     [
-        ("all_reduce", 1.5, 6),  # 2 (n-1)/n of the bytes, 2 (n-1) steps
-        ("all_gather", 0.75, 3),
-        ("reduce_scatter", 0.75, 3),
-        ("broadcast", 1.0, 3),
+        ("all_reduce", 1.5 * (6 + LAST) / 6, 7),  # 2 (n-1)/n of the bytes, 2 (n-1) steps that send and one that does not
+        ("all_gather", 0.75 * (3 + LAST) / 3, 4),
+        ("reduce_scatter", 0.75 * (3 + LAST) / 3, 4),
+        ("broadcast", 1.0, 3),  # a pipeline: everyone receives while others send
         ("reduce", 1.0, 3),
     ],
 )
@@ -46,7 +47,8 @@ def test_ring_in_one_node(kind: str, bytes_per_edge: float, num_steps: int) -> N
 
 def test_ring_between_nodes_uses_every_rail() -> None:
     # 0.75 GB per edge of the ring, half of it on each of the two rails of 10 GB/s
-    near, far = constants.STEP_NS["ring", "nvlink", "Simple"], constants.STEP_NS["ring", "net", "Simple"]
+    near = max(constants.STEP_NS["ring", "nvlink", "Simple"], 3 * constants.NET_OVERHEAD_NS)
+    far = constants.STEP_NS["ring", "net", "Simple"]
     latency = constants.BASE_NS["ring", "Simple"] + 2 * near + far
     expected = latency + 0.375 * GB / 10
     assert time_ns(tiny(2, 2), operation("all_gather", 4)) == pytest.approx(expected, abs=2)
@@ -64,9 +66,17 @@ def test_nvls_moves_one_and_a_part_of_the_bytes() -> None:
     cluster = tiny(gpus_per_node=8, nvls=True)
     found = compiled(cluster, operation("all_reduce", 8))
     assert found.label == "nvls/Simple"
-    expected = constants.HOPPER.nvls_base_ns + 1.125 * constants.NVLS_OVERHEAD * GB / 100
+    ns_per_byte = 1.125 / constants.HOPPER.nvls_efficiency / 100
+    fill = constants.NVLS_FILL_STAGES * 65_536 * 16 * 8 * ns_per_byte  # 1 GB: chunks of 64 KiB, 16 channels, 8 heads
+    expected = constants.STEP_NS["nvls", "nvlink", "Simple"] + fill + GB * ns_per_byte
     assert time_ns(cluster, operation("all_reduce", 8)) == pytest.approx(expected, abs=2)
     assert compiled(cluster, operation("all_reduce", 8, dtype="uint8")).algorithm == "ring"
+
+
+def test_pat_only_with_one_gpu_per_node() -> None:
+    many = tiny(64, 1)
+    assert compiled(many, operation("all_gather", 64, 1 << 20)).label == "pat/Simple"  # 63 steps of a ring are slower
+    assert compiled(tiny(32, 2), operation("all_gather", 64, 1 << 20)).algorithm == "ring"
 
 
 def test_mesh_uses_all_pairs() -> None:
@@ -81,7 +91,8 @@ def test_mesh_uses_all_pairs() -> None:
 def test_all_to_all_and_send_recv() -> None:
     base = constants.P2P_BASE_NS["Simple"] + constants.STEP_NS["ring", "nvlink", "Simple"]
     peers = 2 * constants.P2P_PEER_NS["nvlink"]
-    assert time_ns(tiny(), operation("all_to_all", 4)) == pytest.approx(base + peers + 0.75 * GB / 100, abs=2)
+    duplex = constants.P2P_DUPLEX_EFFICIENCY
+    assert time_ns(tiny(), operation("all_to_all", 4)) == pytest.approx(base + peers + 0.75 * GB / 100 / duplex, abs=2)
     assert time_ns(tiny(), operation("send_recv", 2)) == pytest.approx(base + GB / 100, abs=2)
 
 
@@ -95,7 +106,7 @@ def test_unequal_all_to_all_takes_as_long_as_its_busiest_link() -> None:
     splits = ((0, 10**9, 0, 0), (0, 0, 10**8, 0), (0, 10**9, 0, 0), (5, 0, 0, 0))  # GPU 1 receives 2 GB
     op = operation("all_to_all", 4, 10**9, split_bytes=splits)
     found = compiled(tiny(), op)
-    assert time_ns(tiny(), op) == pytest.approx(found.latency_ns + 2 * GB / 100, abs=2)
+    assert time_ns(tiny(), op) == pytest.approx(found.latency_ns + 2 * GB / 100 / constants.P2P_DUPLEX_EFFICIENCY, abs=2)
 
 
 def test_equal_splits_are_the_plain_all_to_all() -> None:
@@ -112,7 +123,7 @@ def test_all_to_all_without_a_byte_is_only_latency() -> None:
 def test_barrier_is_latency_only() -> None:
     found = compiled(tiny(), operation("barrier", 4, 0))
     assert (found.transfers, found.protocol) == ((), "LL")
-    assert time_ns(tiny(), operation("barrier", 4, 0)) == constants.HOPPER.ring_base_ns["LL"] + 6 * 600
+    assert time_ns(tiny(), operation("barrier", 4, 0)) == constants.BASE_NS["ring", "LL"] + 6 * 600
 
 
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier"])

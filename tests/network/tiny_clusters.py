@@ -23,3 +23,8 @@ def tiny(num_nodes: int = 1, gpus_per_node: int = 4, kind: str = "nvswitch", nvl
 def whole(cluster: Cluster) -> Placement:
     """One rank on every GPU."""
     return Placement(cluster, cluster.num_nodes, cluster.gpus_per_node)
+
+
+def without_nvls(cluster: Cluster) -> Cluster:
+    """The cluster with NVLink SHARP switched off."""
+    return dataclasses.replace(cluster, intra_node=dataclasses.replace(cluster.intra_node, nvls=False))

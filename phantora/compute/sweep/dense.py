@@ -157,7 +157,9 @@ def _recurrent(maker: Maker) -> Iterator[Case]:
 def _recurrent_pair(maker: Maker, kind: str, fields: dict[str, Any]) -> Iterator[Case]:
     def make() -> tuple[Any, ...]:
         cell = torch.nn.LSTM if kind == "lstm" else torch.nn.GRU
-        layer = cell(fields["input"], fields["hidden"], fields["layers"]).to(maker.device, DTYPES[fields["dtype"]])
+        layer = cell(
+            fields["input"], fields["hidden"], fields["layers"], device=maker.device, dtype=DTYPES[fields["dtype"]]
+        )
         x = maker.normal(fields["steps"], fields["batch"], fields["input"], dtype=fields["dtype"])
         return layer, x.requires_grad_()
 
