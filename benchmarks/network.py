@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import resource
 import time
 from collections.abc import Callable
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from phantora.cluster import Cluster, FabricSpec, Placement, load_cluster
 from phantora.cluster.topology import Topology
-from phantora.network import CommOperation, NetworkSimulator
+from phantora.network import CommOperation, NetworkSimulator, exclusive_ns
 from phantora.network.collectives import Compiler
 from phantora.network.fair_share import make_rows, solve
 from phantora.network.fluid import FluidNetwork
@@ -69,6 +70,32 @@ def bench_arrivals(topology: Topology, count: int) -> None:
     print(f"one arrival among {count:,} flows: {sorted(times)[len(times) // 2]:.3f} ms (median of {len(times)})")
 
 
+def bench_classes(topology: Topology) -> None:
+    """Arrivals among 10,000 flows that share 500 paths, as the chunks and channels of collectives do."""
+    paths = random_paths(topology, 500)
+    fluid = FluidNetwork(topology.bytes_per_s)
+    for number in range(NUM_FLOWS):
+        fluid.begin(number, paths[number % 500], np.ones(len(paths[number % 500])), 1e9, 0)
+    fluid.next_ns()
+    times = []
+    for number in range(NUM_FLOWS, NUM_FLOWS + 60):
+        begin = time.process_time_ns()
+        fluid.begin(number, paths[number % 500], np.ones(len(paths[number % 500])), 1e9, number)
+        fluid.next_ns()
+        times.append((time.process_time_ns() - begin) / 1e6)
+    print(f"one arrival among {NUM_FLOWS:,} flows on 500 paths: {sorted(times)[30]:.3f} ms (median of 60)")
+
+
+def bench_large(num_nodes: int) -> None:
+    """One all-reduce over all GPUs of a large cluster, first call included."""
+    cluster = dataclasses.replace(load_cluster("dgx-h100"), num_nodes=num_nodes)
+    placement = Placement(cluster, num_nodes, 8)
+    operation = CommOperation(kind="all_reduce", ranks=tuple(range(8 * num_nodes)), bytes=1 << 30)
+    spent_ms = cpu_ms(lambda: exclusive_ns(cluster, placement, operation), 1)
+    memory_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"all-reduce over {8 * num_nodes:,} GPUs: {spent_ms:.0f} ms; {memory_mib:.0f} MiB of memory so far")
+
+
 def bench_collectives(cluster: Cluster) -> None:
     placement = Placement(cluster, 256, 8)
     everyone = tuple(range(2048))
@@ -98,7 +125,9 @@ def main() -> None:
     cluster = leaf_spine()
     topology = Topology(cluster)
     print(f"{topology.num_gpus:,} GPUs, {topology.num_links:,} links")
+    bench_large(2048)
     bench_solver(topology)
+    bench_classes(topology)
     for count in (100, 1000, NUM_FLOWS):
         bench_arrivals(topology, count)
     bench_collectives(cluster)

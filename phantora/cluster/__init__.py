@@ -3,7 +3,7 @@
 from phantora.cluster.loader import list_clusters, load_cluster
 from phantora.cluster.placement import Placement, check_world
 from phantora.cluster.spec import (
-    Cluster, FabricSpec, FaultSpec, GpuSpec, HostSpec, IntraNodeSpec, JitterSpec, NicSpec, StragglerSpec,
+    Cluster, FabricSpec, FaultSpec, GpuSpec, HostSpec, IntraNodeSpec, JitterSpec, NicSpec, PlacementSpec, StragglerSpec,
 )  # fmt: skip
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "JitterSpec",
     "NicSpec",
     "Placement",
+    "PlacementSpec",
     "StragglerSpec",
     "check_world",
     "list_clusters",

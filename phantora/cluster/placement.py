@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from phantora.cluster.spec import Cluster
 from phantora.errors import UserError
@@ -10,14 +10,23 @@ from phantora.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """`nproc_per_node` ranks on each of the first `num_nodes` nodes; local rank i is GPU i of its node."""
+    """`nproc_per_node` ranks on each of `num_nodes` nodes: the first ones, and local rank i on GPU i, unless the
+    cluster has a [placement]."""
 
     cluster: Cluster
     num_nodes: int
     nproc_per_node: int
+    _nodes: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_world(self.cluster, self.num_nodes, self.nproc_per_node)
+        first = self.cluster.placement.nodes
+        others = (node for node in range(self.cluster.num_nodes) if node not in first)
+        object.__setattr__(self, "_nodes", (*first, *others)[: self.num_nodes])
+        if 0 < len(self.cluster.placement.gpus) < self.nproc_per_node:
+            count = len(self.cluster.placement.gpus)
+            name = self.cluster.name
+            raise UserError(f"--nproc-per-node {self.nproc_per_node}: [placement] of {name} has {count} GPUs")
 
     @property
     def world_size(self) -> int:
@@ -25,14 +34,21 @@ class Placement:
         return self.num_nodes * self.nproc_per_node
 
     def locate(self, rank: int) -> tuple[int, int]:
-        """(node, local GPU) of a global rank."""
+        """(node of the run, local rank) of a global rank."""
         assert 0 <= rank < self.world_size, f"rank {rank} of {self.world_size}"
         return divmod(rank, self.nproc_per_node)
 
     def gpu(self, rank: int) -> int:
-        """Index of the rank's GPU among all GPUs of the cluster: node * gpus_per_node + local GPU."""
+        """Index of the rank's GPU among all GPUs of the cluster, node * gpus_per_node + local GPU, as its [placement]
+        says."""
         node, local = self.locate(rank)
-        return node * self.cluster.gpus_per_node + local
+        gpus = self.cluster.placement.gpus
+        return self._nodes[node] * self.cluster.gpus_per_node + (gpus[local] if gpus else local)
+
+    @property
+    def num_cluster_nodes(self) -> int:
+        """Nodes of the cluster up to the last one that the run uses."""
+        return max(self._nodes) + 1
 
 
 def check_world(cluster: Cluster, num_nodes: int, nproc_per_node: int) -> None:

@@ -18,6 +18,9 @@ LAUNCH_CLASSES = (
 )  # fmt: skip
 
 
+CABLE_NS = {"rack": 0, "row": 100, "hall": 500}  # beyond latency_ns; light in glass takes 5 ns a metre
+
+
 def _require(condition: bool, name: str, message: str) -> None:
     """ValueError '<name> <message>' unless `condition`."""
     if not condition:
@@ -211,11 +214,15 @@ class FabricSpec:
     oversubscription: float = 1.0
     """Rate of a leaf's ports to nodes over the rate of its ports to spines."""
     latency_ns: int = 0
-    """Time of one hop (cable and switch)."""
+    """Time of one hop (switch, and a cable within the rack)."""
+    spine_cable: Literal["rack", "row", "hall"] = "rack"
+    """Length of the cables between leaves and spines: a few metres, some 20, some 100, at 5 ns a metre."""
 
     def __post_init__(self) -> None:
         known = ("rail-optimised", "fat-tree", "none")
         _require(self.kind in known, "kind", f"must be {', '.join(known[:2])} or none, not {self.kind}")
+        lengths = ", ".join(CABLE_NS)
+        _require(self.spine_cable in CABLE_NS, "spine_cable", f"must be one of {lengths}, not {self.spine_cable}")
         _require_positive(self, "hosts_per_leaf", "num_spines")
         _require(self.oversubscription >= 1, "oversubscription", f"must be at least 1, not {self.oversubscription}")
         _require_not_negative(self, "latency_ns")
@@ -239,7 +246,8 @@ class FaultSpec:
         _require(bool(self.link), "link", "must name a link")
         _require(0 <= self.factor <= 1, "factor", f"must be between 0 and 1, not {self.factor}")
         _require_not_negative(self, "from_s")
-        _require(self.until_s > self.from_s, "until_s", f"must be later than from_s ({self.from_s}), not {self.until_s}")
+        is_later = self.until_s > self.from_s
+        _require(is_later, "until_s", f"must be later than from_s ({self.from_s}), not {self.until_s}")
         endless = self.factor == 0 and math.isinf(self.until_s)
         _require(not endless, "until_s", "must be given when factor is 0: nothing could ever pass the link")
 
@@ -277,6 +285,22 @@ class JitterSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementSpec:
+    """Which nodes and GPUs a run gets: [placement] in a cluster file. Ranks fill them node by node, like torchrun."""
+
+    nodes: tuple[int, ...] = ()
+    """The run's k-th node is this node of the cluster; nodes beyond the list follow in order. Empty: 0, 1, 2, ..."""
+    gpus: tuple[int, ...] = ()
+    """Local rank k uses this GPU of its node (as CUDA_VISIBLE_DEVICES would have it). Empty: 0, 1, 2, ..."""
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "gpus"):
+            listed = getattr(self, name)
+            _require(len(set(listed)) == len(listed), name, f"must not name one twice: {list(listed)}")
+            _require(min(listed, default=0) >= 0, name, "must not be negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """Equal nodes of equal GPUs and what joins them."""
 
@@ -298,6 +322,8 @@ class Cluster:
     """Network between nodes."""
     notes: str = ""
     """Where the figures come from, in a sentence."""
+    placement: PlacementSpec = field(default_factory=PlacementSpec)
+    """Nodes and GPUs that a run gets."""
     fault: tuple[FaultSpec, ...] = ()
     """Links that are slow or broken, for a time or throughout: tables [[fault]]."""
     straggler: tuple[StragglerSpec, ...] = ()
@@ -314,9 +340,17 @@ class Cluster:
         _require(whole, "num_nodes", f"must be a multiple of intra_node.num_domain_nodes ({domain})")
         alone = self.num_nodes == domain
         _require(alone or cards > 0, "nic.count", f"must be greater than 0: {self.num_nodes} nodes need a network")
+        self._check_placement()
         if cards:
             low, high = sorted((cards, gpus))
             _require(high % low == 0, "nic.count", f"({cards}) and gpus_per_node ({gpus}) must divide one another")
+
+    def _check_placement(self) -> None:
+        for name, listed, count in (
+            ("nodes", self.placement.nodes, self.num_nodes), ("gpus", self.placement.gpus, self.gpus_per_node),
+        ):  # fmt: skip
+            largest = max(listed, default=0)
+            _require(largest < count, f"placement.{name}", f"names {largest}, but there are {count}")
 
     @property
     def num_gpus(self) -> int:

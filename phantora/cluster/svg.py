@@ -28,7 +28,8 @@ def cluster_svg(cluster: Cluster) -> str:
         parts.append(_box(_MARGIN, y + 62, width - 2 * _MARGIN, 32, _fabric_name(cluster), "#fff2cc"))
         y += 62
     height = y + 32 + _MARGIN
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">'
+    box = f'viewBox="0 0 {width} {height}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {box} font-family="sans-serif" font-size="12">'
     title = f"{cluster.name}: {cluster.num_nodes} x {cluster.gpus_per_node} {cluster.gpu.name}"
     background = f'<rect width="{width}" height="{height}" fill="white"/>'
     return "\n".join([head, background, _text(_MARGIN, 26, title), *parts, "</svg>", ""])
@@ -81,7 +82,8 @@ def _posts(parts: list[str], count: int, top: int, bottom: int) -> None:
 
 def _box(x: float, y: float, width: float, height: float, label: str, fill: str) -> str:
     shape = f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="4" fill="{fill}" stroke="#555"/>'
-    return shape + f'<text x="{x + width / 2:g}" y="{y + height / 2 + 4:g}" text-anchor="middle">{_escape(label)}</text>'
+    middle = f'x="{x + width / 2:g}" y="{y + height / 2 + 4:g}" text-anchor="middle"'
+    return shape + f"<text {middle}>{_escape(label)}</text>"
 
 
 def _line(x1: float, y1: float, x2: float, y2: float) -> str:

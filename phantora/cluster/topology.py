@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from phantora.cluster.spec import Cluster
+from phantora.cluster.spec import CABLE_NS, Cluster
 
 Indices = NDArray[np.int64]
 MAX_HOPS = 8  # out, in, to_nic, nic_out, up, down, nic_in, from_nic
@@ -200,8 +200,9 @@ class Topology:
         if fabric.kind == "rail-optimised":
             num_leaves, cards_per_leaf = num_leaves * self.nics_per_node, fabric.hosts_per_leaf
         rate = cards_per_leaf * self.nic_bytes_per_s / fabric.oversubscription / fabric.num_spines
-        self._add_block("up", num_leaves * fabric.num_spines, rate, fabric.latency_ns)
-        self._add_block("down", num_leaves * fabric.num_spines, rate, fabric.latency_ns)
+        latency_ns = fabric.latency_ns + CABLE_NS[fabric.spine_cable]
+        self._add_block("up", num_leaves * fabric.num_spines, rate, latency_ns)
+        self._add_block("down", num_leaves * fabric.num_spines, rate, latency_ns)
 
     def _per_link(self, attribute: str, dtype: type) -> NDArray:
         blocks = self._blocks.values()

@@ -31,7 +31,7 @@ def host_factor(cluster: Cluster, placement: Placement, rank: int) -> float:
 
 
 def jittered_ns(cluster: Cluster, rank: int, kernel: int, duration_ns: int) -> int:
-    """Time of kernel number `kernel` of `rank`, varied by [jitter]: a log-normal factor of mean 1, so never negative."""
+    """Time of kernel number `kernel` of `rank`, varied by [jitter]: a log-normal factor of mean 1, never negative."""
     relative = cluster.jitter.relative
     if not relative:
         return duration_ns

@@ -86,12 +86,14 @@ class _Builder:
         steps = rounds * (self.num_ranks - 1)
         edges = scale_edges(ring_edges(self.group, self.is_mesh), steps / self.num_ranks)
         far = (2 * self.num_domains if rounds == 2 else self.num_domains - 1) if self.num_domains > 1 else 0
-        latency = {p: self._ring_latency_ns(p, steps, min(far, steps), has_last_receive=True) for p in self._protocols()}
+        far = min(far, steps)
+        latency = {p: self._ring_latency_ns(p, steps, far, has_last_receive=True) for p in self._protocols()}
         plateau = (float("inf"), 1.0)
         if rounds == 2 and self.num_domains > 1:
             least = constants.RING_PLATEAU_BYTES * self._usual_channels() * self.num_ranks
             plateau = (float(least), constants.RING_PLATEAU_FACTOR)
-        overhead = (steps + constants.RECEIVE_SHARE) / steps if self.num_domains == 1 else 1.0
+        is_nvlink = self.num_domains == 1 and self.near == "nvlink"  # elsewhere a step takes far longer than a copy
+        overhead = (steps + constants.RECEIVE_SHARE) / steps if is_nvlink else 1.0
         return self._candidate("ring", edges, latency, overhead, plateau=plateau)
 
     def chain(self, root: int) -> Candidate:
@@ -196,8 +198,13 @@ class _Builder:
             fills["Simple"] = Fill(rule=rule, num_concurrent=num_concurrent, ns_per_byte=ns)
         return Candidate(
             algorithm=algorithm, latency_ns=latency_ns, transfers=transfers, ns_per_byte=ns_per_byte, fills=fills,
-            plateau=plateau,
+            ll_misjudged=self._ll_misjudged(), plateau=plateau,
         )  # fmt: skip
+
+    def _ll_misjudged(self) -> float:
+        if self.num_domains > 1 or self.near != "nvlink":
+            return 1.0
+        return self.architecture.nvlink_efficiency["LL"] / self.architecture.ll_judged_share
 
     def _fill_ns_per_byte(self, algorithm: Algorithm, transfers: tuple[Transfer, ...], near_stages: int) -> float:
         """Stages inside a domain and, twice the depth of the tree, between domains, each with the time of a byte on
@@ -223,6 +230,8 @@ class _Builder:
         share = 1.0
         if algorithm in ("ring", "tree"):
             share = min(1.0, self._num_channels(constants.MAX_CHANNELS) / constants.NVLINK_CHANNELS)
+        if algorithm == "tree" and protocol == "LL128" and self.num_domains == 1:
+            share *= constants.TREE_ONE_NODE_LL128_SHARE
         if self.near != "nvlink":
             return constants.PCIE_EFFICIENCY[protocol]
         return share * self.architecture.nvlink_efficiency[protocol]
@@ -242,8 +251,9 @@ class _Builder:
         """base + steps x step; inside one NVLink domain with the generation's constants, else with the tuner's."""
         base_ns = constants.BASE_NS["ring", protocol]
         if self.num_domains == 1:
-            is_nvlink = self.near == "nvlink"
-            step_ns = self.architecture.ring_step_ns[protocol] if is_nvlink else constants.STEP_NS["ring", "pcie", protocol]
+            step_ns = constants.STEP_NS["ring", self.near, protocol]
+            if self.near == "nvlink":
+                step_ns = self.architecture.ring_step_ns[protocol]
             return base_ns + (num_steps + (protocol == "Simple" and has_last_receive)) * step_ns
         factor = constants.NET_OVERHEAD_SIMPLE_FACTOR if protocol == "Simple" else 1
         near_ns = max(constants.STEP_NS["ring", self.near, protocol], constants.NET_OVERHEAD_NS * factor)

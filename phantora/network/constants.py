@@ -46,6 +46,8 @@ class ArchitectureConstants:
 
     nvlink_efficiency: dict[Protocol, float]
     """Share of the NVLink rate that a protocol reaches, its flags included."""
+    ll_judged_share: float
+    """What NCCL's tuner takes that of LL for when it chooses: where it is less, LL is given up too early."""
     ring_step_ns: dict[Protocol, int]
     """Latency of one ring step inside one NVLink domain."""
     nvls_efficiency: float
@@ -57,6 +59,7 @@ class ArchitectureConstants:
 AMPERE = ArchitectureConstants(
     # LL: 87.7 of 240 GB/s, [tuning] llMaxBws. LL128: FITTED, [azure] A100 4 to 16 MiB.
     nvlink_efficiency={"LL": 0.365, "LL128": 0.52, "Simple": 1.0},
+    ll_judged_share=0.25,  # [tuning] until 2.20: a quarter of the ring's rate
     # LL and LL128: [tuning]. Simple: FITTED, [azure] A100 32 MiB to 1 GiB, where the tuner's 3,400 is far too little.
     ring_step_ns={"LL": 600, "LL128": 1_900, "Simple": 11_800},
     nvls_efficiency=0.0,
@@ -65,6 +68,7 @@ AMPERE = ArchitectureConstants(
 HOPPER = ArchitectureConstants(
     # LL: 141 of 370.8 GB/s, [tuning] llMaxBws. LL128: FITTED, [azure] H200 4 and 8 MiB.
     nvlink_efficiency={"LL": 0.38, "LL128": 0.81, "Simple": 1.0},
+    ll_judged_share=0.38,
     # LL and Simple: [tuning]. LL128: FITTED, [azure] H200 1 to 8 MiB (the tuner has 1,900).
     ring_step_ns={"LL": 600, "LL128": 1_000, "Simple": 3_400},
     nvls_efficiency=0.835,  # FITTED, [azure] H200 from 128 MiB on; [tuning] nvlsEfficiency says 0.85
@@ -72,6 +76,7 @@ HOPPER = ArchitectureConstants(
 )
 BLACKWELL = ArchitectureConstants(  # nothing measured: [tuning], and Hopper's where the tuner makes no difference
     nvlink_efficiency={"LL": 0.39, "LL128": 0.81, "Simple": 1.0},
+    ll_judged_share=0.39,
     ring_step_ns={"LL": 600, "LL128": 1_000, "Simple": 3_400},
     nvls_efficiency=0.74,
     ll_net_bytes_per_s=(90e9, 70e9),
@@ -99,6 +104,7 @@ RING_PLATEAU_BYTES = 64
 
 TREE_EFFICIENCY = 0.92  # of a ring's rate, as one GPU sends both up and down. [tuning]
 TREE_ONE_NODE_EFFICIENCY = 0.92 * 0.85  # [tuning], pattern 'tree'
+TREE_ONE_NODE_LL128_SHARE = 7 / 9 / (120 / 128)  # [tuning]: of that, LL128 on one node
 
 PAT_EFFICIENCY = 0.75  # [tuning]
 PAT_STEP_SHARE = 1 / 3.5  # of a network step, for each of log2(n) steps. [tuning]

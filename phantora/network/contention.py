@@ -1,13 +1,14 @@
 """What a collective and the compute beside it on the same GPU do to each other: they share SMs, and HBM.
 
-NCCL's kernel holds one SM for each channel for as long as it runs (24 of 132 on an H200, all-reduce of a large buffer);
-what is left to compute is the rest. A GEMM fills whole waves of SMs, so losing 24 of 132 costs it at least 132/108 = 1.22;
-memory-bound kernels need few SMs, but NCCL's reads and writes take part of the bandwidth. The collective in turn waits for
-SMs that a long-running compute kernel holds, and gets its share of HBM.
+NCCL's kernel holds one SM for each channel for as long as it runs (24 of 132 on an H200, all-reduce of a large
+buffer); what is left to compute is the rest. A GEMM that fills all SMs is then up to 132/108 = 1.22 times slower;
+memory-bound kernels need few SMs, but NCCL's reads and writes take part of the bandwidth. The collective in turn
+waits for SMs that a long-running compute kernel holds, and gets its share of HBM.
 
-The default factors are measured (validation/data/h200x2/overlap.json: two H200s, NCCL 2.28.9, 256 MiB all-reduce beside a
-loop of equal kernels, means of both runs, ranks and stream priorities); bf16 GEMM 8192: compute x 1.17, collective x 1.89;
-GEMM 4096: 1.44, 1.20; element-wise add of 512 MiB: 1.18, 1.90. Contention is off unless it is asked for.
+The default factors are measured (validation/data/h200x2/overlap.json: two H200s, NCCL 2.28.9, 256 MiB all-reduce
+beside a loop of equal kernels, means of both runs, ranks and stream priorities); bf16 GEMM 8192: compute x 1.17,
+collective x 1.89; GEMM 4096: 1.44, 1.20; element-wise add of 512 MiB: 1.18, 1.90. Contention is off unless it is
+asked for.
 """
 
 from __future__ import annotations

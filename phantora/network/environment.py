@@ -1,9 +1,9 @@
 """NCCL's environment variables that the model obeys, read in one place.
 
 NCCL_ALGO, NCCL_PROTO: what may be used, or with ^ what may not: 'Ring,Tree', '^LL128', and in NCCL's newer form for
-single collectives: 'allreduce:tree,ring;allgather:ring'. NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS (also under the names
-NCCL_MIN_CTAS and NCCL_MAX_CTAS) bound the channels; NCCL_NVLS_ENABLE=0 takes NVLS away. A choice that leaves nothing
-possible is ignored, as NCCL falls back to a ring.
+single collectives: 'allreduce:tree,ring;allgather:ring'. NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS (also under the
+names NCCL_MIN_CTAS and NCCL_MAX_CTAS) bound the channels; NCCL_NVLS_ENABLE=0
+takes NVLS away. A choice that leaves nothing possible is ignored, as NCCL falls back to a ring.
 """
 
 from __future__ import annotations

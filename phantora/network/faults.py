@@ -1,4 +1,4 @@
-"""Slow and broken links: the [[fault]] tables of a cluster file as changes of link rates at instants of virtual time."""
+"""Slow and broken links: the [[fault]] tables of a cluster file as changes of link rates in virtual time."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def _factor(spans: list[tuple[int, float, float]], now_ns: int) -> float:
 
 
 def _examples(wanted: str, names: list[str]) -> str:
-    """The nearest names; every sort of link has one in the first and second node."""
-    return nearest(wanted, names[:4096]) if len(names) <= 64 else nearest(wanted, names[:4096])[:200]
+    """The nearest names, of the first thousands: a large cluster's links differ only in their numbers."""
+    return nearest(wanted, names[:4096])[:200]

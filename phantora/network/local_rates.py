@@ -1,11 +1,13 @@
 """Max-min fair rates kept up to date: when one flow comes or goes among thousands, only the few that feel it are rated
 again.
 
-A set of flows is rated anew with all others held fast (progressive filling of what those leave of each link). The result
-is the max-min solution of the whole network if every flow still has a bottleneck: a full link on which no flow has a
-higher rate (fair_share.py). Flows that lost theirs, and faster flows on a bottleneck of the set, join the set, and it is
-rated again. What a flow does is felt only by flows of a higher rate that share a link, directly or through others, so
-the set stays small: some dozens among 10,000. Past MAX_FLOWS the caller solves the whole component instead.
+A set of flows is rated anew with all others held fast (progressive filling of what those leave of each link). The
+result is the max-min solution of the whole network if every flow still has a bottleneck: a full link on which no flow
+has a higher rate (fair_share.py). Flows that lost theirs, and faster flows on a bottleneck of the set, join the set,
+and it is rated again.
+
+What a flow does is felt only by flows of a higher rate that share a link, directly or through others, so the set stays
+small: some dozens among 1,000. Past MAX_FLOWS the caller solves the whole component instead.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 
-MAX_FLOWS = 160
+MAX_FLOWS = 100
 TOLERANCE = 1e-9  # relative: rates that differ by less are equal, and a link so nearly full is full
 
 

@@ -20,7 +20,9 @@ class Measurement:
     time_us: float
 
 
-def read_measurements(path: str, column: str | None, cluster: str, num_ranks: int, busbw_factor: float) -> list[Measurement]:
+def read_measurements(
+    path: str, column: str | None, cluster: str, num_ranks: int, busbw_factor: float
+) -> list[Measurement]:
     """Rows of a CSV file with a column bytes (or size) and one of times ('time_us') or of bus bandwidths in GB/s (any
     other name). With columns `system` and `gpus` only the rows of this cluster and number of ranks."""
     try:
@@ -80,7 +82,8 @@ def table(rows: list[Row], measured: list[Measurement], heading: list[str]) -> s
     lines.append(f"# Avg bus bandwidth    : {sum(row.busbw_gb_s for row in rows) / len(rows):.4f}")
     errors = [abs(row.time_us / times[row.size_bytes] - 1) for row in rows if row.size_bytes in times]
     if errors:
-        lines.append(f"# Error of time        : mean {sum(errors) / len(errors):.1%}, largest {max(errors):.1%}, {len(errors)} sizes")
+        mean, most = sum(errors) / len(errors), max(errors)
+        lines.append(f"# Error of time        : mean {mean:.1%}, largest {most:.1%}, {len(errors)} sizes")
     return "\n".join(lines)
 
 

@@ -51,7 +51,8 @@ class NcclTests:
         if self.plot:
             _write(self.plot, bandwidth_svg(title, rows, measured, factor))
         if self.is_json:
-            return json.dumps({"cluster": cluster.name, "collective": kind, "rows": _json_rows(rows, measured)}, indent=1)
+            fields = {"cluster": cluster.name, "collective": kind, "rows": _json_rows(rows, measured)}
+            return json.dumps(fields, indent=1)
         chosen = [f"{name}={value}" for name, value in sorted(environment.items()) if value]
         return table(rows, measured, [title, *chosen])
 

@@ -78,8 +78,8 @@ def sweep_sizes(begin_bytes: int, end_bytes: int, factor: float) -> list[int]:
 
 
 def run_sweep(
-    placement: Placement, collective: str, sizes: list[int], *, dtype: str = "float", gpus_per_process: int | None = None,
-    environment: Mapping[str, str] | None = None,
+    placement: Placement, collective: str, sizes: list[int], *, dtype: str = "float",
+    gpus_per_process: int | None = None, environment: Mapping[str, str] | None = None,
 ) -> list[Row]:  # fmt: skip
     """A row for each size: one collective over all ranks of `placement`, alone in the network.
 

@@ -7,6 +7,8 @@ import math
 from phantora.network.measured import Measurement
 from phantora.network.nccl_tests import Row
 
+_FONT = 'font-family="sans-serif" font-size="12"'
+_LEGEND = "size of the message (line: simulated, circles: measured); bus bandwidth in GB/s"
 _WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 720, 420, 60, 40, 20, 50
 
 
@@ -23,7 +25,7 @@ def bandwidth_svg(title: str, rows: list[Row], measured: list[Measurement], busb
         return x, _HEIGHT - _BOTTOM - rate / top * (_HEIGHT - _TOP - _BOTTOM)
 
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" {_FONT}>',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
         f'<text x="{_LEFT}" y="22" font-size="14">{_escape(title)}</text>',
     ]
@@ -34,7 +36,7 @@ def bandwidth_svg(title: str, rows: list[Row], measured: list[Measurement], busb
     for point in points:
         x, y = place(*point)
         lines.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="none" stroke="#c0392b" stroke-width="1.5"/>')
-    lines.append(f'<text x="{_LEFT}" y="{_HEIGHT - 10}">size of the message (line: simulated, circles: measured); bus bandwidth in GB/s</text>')
+    lines.append(f'<text x="{_LEFT}" y="{_HEIGHT - 10}">{_LEGEND}</text>')
     return "\n".join([*lines, "</svg>", ""])
 
 

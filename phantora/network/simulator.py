@@ -39,7 +39,7 @@ class NetworkSimulator:
         self, cluster: Cluster, placement: Placement, environment: Mapping[str, str] | None = None
     ) -> None:
         """environment: variables such as NCCL_ALGO; by default none, so that a result depends on arguments only."""
-        self.topology = Topology(cluster, placement.num_nodes)
+        self.topology = Topology(cluster, placement.num_cluster_nodes)
         self._compiler = Compiler(self.topology, placement, NcclEnvironment.read(environment or {}))
         self._fluid = FluidNetwork(self.topology.bytes_per_s)
         self._in_flight: dict[int, _InFlight] = {}

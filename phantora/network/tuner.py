@@ -1,8 +1,9 @@
 """The choice among the candidates for one collective by predicted time, as NCCL's tuner chooses.
 
-A candidate is an algorithm with its transfers (for one byte of the operation), a latency and a pipeline to be filled per
-protocol. Its predicted time is latency + fill + time of the busiest link, protocol overheads included; alone in the
-network that is also the time it takes. To add an algorithm: return one more Candidate from candidates.candidates.
+A candidate is an algorithm with its transfers (for one byte of the operation), a latency and a pipeline to be filled
+per protocol. Its predicted time is latency + fill + time of the busiest link, protocol overheads included; alone in the
+network that is also the time it takes (but for LL, which the tuner takes for slower than it is on some GPUs). To add an
+algorithm: return one more Candidate from candidates.candidates.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Candidate:
     """Time of the busiest link for one byte of the operation."""
     fills: dict[Protocol, Fill] = field(default_factory=dict)
     """Pipelines to be filled before the bytes flow."""
+    ll_misjudged: float = 1.0
+    """NCCL's tuner takes a byte with LL for that many times as long as it is."""
     plateau: tuple[float, float] = (float("inf"), 1.0)
     """(bytes, factor): Simple's latency is that many times longer from these bytes on."""
 
@@ -41,8 +44,9 @@ class Candidate:
         return round(latency_ns)
 
     def predicted_ns(self, protocol: Protocol, num_bytes: int) -> float:
-        """Time alone in the network."""
-        return self.fixed_ns(protocol, num_bytes) + self.ns_per_byte[protocol] * num_bytes
+        """Time alone in the network, as the tuner judges it."""
+        per_byte = self.ns_per_byte[protocol] * (self.ll_misjudged if protocol == "LL" else 1.0)
+        return self.fixed_ns(protocol, num_bytes) + per_byte * num_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ def with_pxn(cluster: Cluster) -> Cluster:
 
 def test_another_rail_is_behind_a_spine() -> None:
     route = names(load_cluster("dgx-h100"), 0, 8 + 2)
-    assert [name.rstrip("0123456789") for name in (route[2].split("->")[0], route[3].split("->")[0])] == ["leaf", "spine"]
+    assert [name.split("->")[0].rstrip("0123456789") for name in route[2:4]] == ["leaf", "spine"]
     assert (route[:2], route[4:]) == (
         ["node0.gpu0->nic", "node0.nic0->fabric"], ["fabric->node1.nic2", "nic->node1.gpu2"],
     )  # fmt: skip

@@ -32,7 +32,7 @@ def time_ns(cluster: Cluster, op: CommOperation) -> int:
 @pytest.mark.parametrize(
     ("kind", "bytes_per_edge", "num_steps"),
     [
-        ("all_reduce", 1.5 * (6 + LAST) / 6, 7),  # 2 (n-1)/n of the bytes, 2 (n-1) steps that send and one that does not
+        ("all_reduce", 1.5 * (6 + LAST) / 6, 7),  # 2 (n-1)/n of the bytes, 2 (n-1) steps that send, one that does not
         ("all_gather", 0.75 * (3 + LAST) / 3, 4),
         ("reduce_scatter", 0.75 * (3 + LAST) / 3, 4),
         ("broadcast", 1.0, 3),  # a pipeline: everyone receives while others send
@@ -92,7 +92,8 @@ def test_all_to_all_and_send_recv() -> None:
     base = constants.P2P_BASE_NS["Simple"] + constants.STEP_NS["ring", "nvlink", "Simple"]
     peers = 2 * constants.P2P_PEER_NS["nvlink"]
     duplex = constants.P2P_DUPLEX_EFFICIENCY
-    assert time_ns(tiny(), operation("all_to_all", 4)) == pytest.approx(base + peers + 0.75 * GB / 100 / duplex, abs=2)
+    expected = base + peers + 0.75 * GB / 100 / duplex
+    assert time_ns(tiny(), operation("all_to_all", 4)) == pytest.approx(expected, abs=2)
     assert time_ns(tiny(), operation("send_recv", 2)) == pytest.approx(base + GB / 100, abs=2)
 
 
@@ -106,7 +107,8 @@ def test_unequal_all_to_all_takes_as_long_as_its_busiest_link() -> None:
     splits = ((0, 10**9, 0, 0), (0, 0, 10**8, 0), (0, 10**9, 0, 0), (5, 0, 0, 0))  # GPU 1 receives 2 GB
     op = operation("all_to_all", 4, 10**9, split_bytes=splits)
     found = compiled(tiny(), op)
-    assert time_ns(tiny(), op) == pytest.approx(found.latency_ns + 2 * GB / 100 / constants.P2P_DUPLEX_EFFICIENCY, abs=2)
+    expected = found.latency_ns + 2 * GB / 100 / constants.P2P_DUPLEX_EFFICIENCY
+    assert time_ns(tiny(), op) == pytest.approx(expected, abs=2)
 
 
 def test_equal_splits_are_the_plain_all_to_all() -> None:

@@ -37,6 +37,12 @@ def test_choices_are_obeyed(environment: dict[str, str], expected: str) -> None:
     assert label(environment) == expected
 
 
+def test_the_tuner_gives_up_ll_early_on_ampere() -> None:
+    # it takes LL for a quarter of the rate: LL would be the faster one at 2 MiB
+    assert label({}, num_bytes=2 << 20, preset="dgx-a100-80g") == "ring/LL128"
+    assert label({}, num_bytes=1 << 20, preset="dgx-a100-80g") == "ring/LL"
+
+
 def test_other_collectives() -> None:
     assert label({"NCCL_ALGO": "NVLS"}, "all_gather") == "nvls/Simple"
     assert label({"NCCL_PROTO": "LL"}, "reduce_scatter") == "ring/LL"

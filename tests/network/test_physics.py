@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from phantora.cluster import Cluster, FabricSpec, Placement, load_cluster
+from phantora.cluster import Cluster, FabricSpec, Placement, PlacementSpec, load_cluster
 from phantora.network import CommOperation, NetworkSimulator, exclusive_ns
 from tiny_clusters import tiny, whole
 
@@ -105,6 +105,19 @@ def test_placement_matters() -> None:
     ]
     assert times[0] < times[1] < times[2]  # NVLink; four cards a node; one card a node
     assert times[2] <= times[3]  # rails that differ meet only behind the spines
+
+
+def test_nodes_far_apart_take_longer_than_neighbours() -> None:
+    def spread(*nodes: int) -> Cluster:
+        fabric = FabricSpec(kind="fat-tree", hosts_per_leaf=4, num_spines=1, latency_ns=300, spine_cable="hall")
+        cluster = dataclasses.replace(tiny(8, 1), fabric=fabric)
+        return dataclasses.replace(cluster, placement=PlacementSpec(nodes=nodes))
+
+    def one(cluster: Cluster) -> int:
+        message = CommOperation(kind="send_recv", ranks=(0, 1), bytes=1024)
+        return exclusive_ns(cluster, Placement(cluster, 2, 1), message)
+
+    assert one(spread(0, 7)) == one(spread(0, 1)) + 2 * (300 + 500)  # up and down again, 100 m each
 
 
 def test_16384_gpus() -> None:

@@ -1,5 +1,5 @@
-"""Against published NCCL measurements. network/constants.py says which constants were fitted on the 8-GPU curves of A100
-and H200; everything else here is a CHECK: no constant was fitted on it."""
+"""Against published NCCL measurements. network/constants.py says which constants were fitted on the 8-GPU curves of
+A100 and H200; everything else here is a CHECK: no constant was fitted on it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Runs cases on the GPU and writes one JSON line each: time first, then a second pass that counts kernels.
 
-Lines are written as they come, so a sweep that is killed leaves what it measured. First line: provenance.
+Lines are written as they come, so a sweep that is killed leaves what it measured.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ def _driver() -> str:
     return next((word for word in words if word[0].isdigit() and "." in word), "unknown")
 
 
-def sweep(cases: list[Case], out: TextIO, seconds: float) -> tuple[int, int]:
+def sweep(numbered: list[tuple[int, Case]], out: TextIO, seconds: float) -> tuple[int, int]:
     """Measures until `seconds` are over (four fifths for times, the rest for kernels); (rows, kernel rows) written."""
     begun = time.monotonic()
-    _write(out, {"provenance": provenance()})
-    done = _times(cases, out, begun + 0.8 * seconds)
+    done = _times(numbered, out, begun + 0.8 * seconds)
+    done.sort(key=lambda entry: not entry[1].waits)  # these have no other time than that of their kernels
     return len(done), _kernels(done, out, begun + seconds)
 
 
-def _times(cases: list[Case], out: TextIO, until: float) -> list[tuple[int, Case, int]]:
+def _times(numbered: list[tuple[int, Case]], out: TextIO, until: float) -> list[tuple[int, Case, int]]:
     done = []
-    for number, case in enumerate(cases):
+    for number, case in numbered:
         if time.monotonic() > until:
             break
         row: dict[str, Any] = {"case": number, "op": case.op, **case.fields}
@@ -71,7 +71,7 @@ def _times(cases: list[Case], out: TextIO, until: float) -> list[tuple[int, Case
             first = observer = None  # type: ignore[assignment]
         except Exception as error:  # recorded, not hidden: out of memory, or no kernel for these shapes
             row["error"] = f"{type(error).__name__}: {str(error)[:160]}"
-        _write(out, row)
+        write(out, row)
         if "error" in row or torch.cuda.memory_reserved() > _KEPT_CACHE_BYTES:
             torch.cuda.empty_cache()
     return done
@@ -83,7 +83,7 @@ def _kernels(done: list[tuple[int, Case, int]], out: TextIO, until: float) -> in
     for entry in [*done, None]:
         if entry is None or len(batch) == _BATCH or (batch and size + entry[2] > _BATCH_BYTES):
             for (number, *_), found in zip(batch, _safe_kernels([case for _, case, _ in batch])):
-                _write(out, {"case": number, "kernels": [[name, round(us, 3)] for name, us in found]})
+                write(out, {"case": number, "kernels": [[name, round(us, 3)] for name, us in found]})
                 written += 1
             batch, size = [], 0
             if entry is None or time.monotonic() > until:
@@ -101,6 +101,6 @@ def _safe_kernels(cases: list[Case]) -> list[list[tuple[str, float]]]:
         return []
 
 
-def _write(out: TextIO, row: dict[str, Any]) -> None:
+def write(out: TextIO, row: dict[str, Any]) -> None:
     out.write(json.dumps(row, separators=(",", ":")) + "\n")
     out.flush()

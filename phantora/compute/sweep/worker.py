@@ -1,0 +1,65 @@
+"""A process that measures the standard sweep from one case on, and the watch over it.
+
+A kernel that never ends cannot be interrupted from within its process (seen: cuDNN's GRU with 2,048 hidden units in
+float16), so a worker that writes nothing for a while is killed and another one goes on after the case it hung in.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SILENCE_S = 25.0
+
+
+def watch(path: Path, seconds: float) -> None:
+    """Sweeps into `path` (JSON lines) for at most about `seconds`."""
+    until, start = time.monotonic() + seconds, 0
+    path.write_text("", encoding="utf-8")
+    while (left := until - time.monotonic()) > 10:
+        command = [sys.executable, "-m", __name__, str(path), str(start), str(left)]
+        if _runs_through(subprocess.Popen(command), path, until + 20):
+            return
+        start = last_case(path) + 2  # the one after the case that hung
+
+
+def _runs_through(worker: subprocess.Popen[bytes], path: Path, until: float) -> bool:
+    """False when the worker hung (it is killed then)."""
+    size, changed = -1, time.monotonic()
+    while worker.poll() is None:
+        if path.stat().st_size != size:
+            size, changed = path.stat().st_size, time.monotonic()
+        if time.monotonic() - changed > SILENCE_S or time.monotonic() > until:
+            worker.kill()
+            worker.wait()
+            return time.monotonic() > until
+        time.sleep(0.2)
+    return True
+
+
+def last_case(path: Path) -> int:
+    """The greatest number of a case whose time was written; -1 when there is none."""
+    rows = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}"))
+    return max((row["case"] for row in rows if "op" in row), default=-1)
+
+
+def main() -> None:
+    from phantora.compute.sweep.case import Maker
+    from phantora.compute.sweep.measure import provenance, sweep, write
+    from phantora.compute.sweep.standard import is_recurrent, standard_cases
+
+    path, start, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    numbered = list(enumerate(standard_cases(Maker())))[start:]
+    begun = time.monotonic()
+    with open(path, "a", encoding="utf-8") as out:
+        write(out, {"provenance": provenance()})
+        for recurrent, share in ((False, 0.9), (True, 1.0)):
+            chosen = [entry for entry in numbered if is_recurrent(entry[1]) is recurrent]
+            print(sweep(chosen, out, share * seconds - (time.monotonic() - begun)), "of", len(chosen), flush=True)
+
+
+if __name__ == "__main__":
+    main()
