@@ -1,5 +1,6 @@
 # `make run`: the demonstration. `make test`: the tests. Both set everything up in .venv on first use.
 PYTHON ?= python3
+TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -12,11 +13,11 @@ test: $(VENV)/installed-test
 
 setup: $(VENV)/installed
 
-# torch first and exactly: an open range would fetch the newest CUDA build, several gigabytes.
+# torch first and exactly: an open range would fetch whatever is newest, and only these versions are known to work.
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade pip
-	$(BIN)/python -m pip install -q "torch==2.13.0" numpy
+	$(BIN)/python -m pip install -q "$(TORCH)" numpy
 	$(BIN)/python -m pip install -q -e .
 	touch $@
 

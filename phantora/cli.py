@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ import click
 from phantora import __version__
 from phantora.errors import UserError
 
+_FACTORS = re.compile(r"[-+.\w]*,[-+.\w]*")  # of --contention, good or bad; no script is called so
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
@@ -32,15 +34,30 @@ def main() -> None:
     """How long will this PyTorch script take on that cluster, where does the time go, will it fit?"""
 
 
-@main.command("record-and-simulate", context_settings={**_CONTEXT, "ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--nproc-per-node", "--nproc_per_node", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Ranks (GPUs) on each node.")
+class _ContentionMayStandAlone(click.Command):
+    """`--contention SCRIPT`: what follows the option is its value only when it looks like one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        takes_value = {name for p in self.params if isinstance(p, click.Option) and not p.is_flag for name in p.opts}
+        args, position = list(args), 0
+        while position < len(args) and args[position].startswith("-"):
+            if args[position] == "--contention" and not _FACTORS.fullmatch("".join(args[position + 1 : position + 2])):
+                args[position] = "--contention=measured"
+            position += 2 if args[position] in takes_value else 1
+        return super().parse_args(ctx, args)
+
+
+@main.command("record-and-simulate", cls=_ContentionMayStandAlone, context_settings={**_CONTEXT, "ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--nproc-per-node", "--nproc_per_node", default="1", show_default=True, metavar="N|gpu", help="Ranks on each node; gpu: one for each GPU.")
 @click.option("--nnodes", type=click.IntRange(min=1), default=1, show_default=True, metavar="M", help="Nodes.")
+@click.option("--standalone", is_flag=True, help="Accepted as by torchrun; nothing needs it.")
 @click.option("-m", "--module", "is_module", is_flag=True, help="SCRIPT is a module, as for python -m.")
 @click.option("--cluster", default="dgx-h100", show_default=True, metavar="NAME|FILE.toml", help="The cluster that is not there.")
 @click.option("--out", type=click.Path(file_okay=False), metavar="DIR", help="Results.  [default: runs/<script>-<time>]")
 @click.option("--log-dir", "--log_dir", type=click.Path(file_okay=False), metavar="DIR", help="Output of all ranks.  [default: DIR/logs]")
 @click.option("--ranks-on-terminal", "--tee", default="0", show_default=True, metavar="RANKS", help="Ranks whose output is shown: 0,1,.. | all | none.")
 @click.option("--host-time", type=click.Choice(["modelled", "measured"]), default="modelled", show_default=True, help="modelled: launch costs of the cluster file, deterministic. measured: this machine's CPU time.")
+@click.option("--contention", metavar="[COMPUTE,COLLECTIVE]", help="Kernels and collectives on one GPU slow each other down.  [factors: as measured on H200]")
 @click.option("--no-perfetto", is_flag=True, help="Write no trace.pftrace.")
 @click.option("--no-chakra", is_flag=True, help="Write no Chakra traces.")
 @click.option("--perfetto-ranks", metavar="0,1,..", help="Ranks in trace.pftrace.  [default: all, at most the first 16]")
@@ -62,10 +79,11 @@ def _job_options(arguments: dict[str, Any]) -> Any:
     script = arguments["script"]
     _check_script(script, arguments["is_module"])
     cluster = load_cluster(arguments["cluster"])
-    check_world(cluster, arguments["nnodes"], arguments["nproc_per_node"])
+    nproc_per_node = _ranks_per_node(arguments["nproc_per_node"], cluster.gpus_per_node)
+    check_world(cluster, arguments["nnodes"], nproc_per_node)
     name = script.rpartition(".")[2] if arguments["is_module"] else Path(script).stem
     out = arguments["out"] or f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    world_size = arguments["nnodes"] * arguments["nproc_per_node"]
+    world_size = arguments["nnodes"] * nproc_per_node
     shown = arguments["ranks_on_terminal"]
     if shown not in ("all", "none"):
         _rank_list("--ranks-on-terminal", shown, world_size)
@@ -75,17 +93,48 @@ def _job_options(arguments: dict[str, Any]) -> Any:
         script_args=arguments["script_args"],
         is_module=arguments["is_module"],
         nnodes=arguments["nnodes"],
-        nproc_per_node=arguments["nproc_per_node"],
+        nproc_per_node=nproc_per_node,
         cluster=arguments["cluster"],
         out=str(Path(out).absolute()),
         log_dir=str(Path(arguments["log_dir"] or Path(out) / "logs").absolute()),
         ranks_on_terminal=shown,
         host_time=arguments["host_time"],
+        contention=_contention_factors(arguments["contention"]),
         chakra=not arguments["no_chakra"],
         perfetto=not arguments["no_perfetto"],
         perfetto_ranks=None if perfetto_ranks is None else _rank_list("--perfetto-ranks", perfetto_ranks, world_size),
         command=("phantora", *sys.argv[1:]),
     )
+
+
+def _contention_factors(text: str | None) -> tuple[float, float] | None:
+    """(compute, collective) of --contention; None without it."""
+    from phantora.network.contention import ContentionModel
+
+    if text is None:
+        return None
+    try:
+        if text == "measured":
+            model = ContentionModel()
+        else:
+            compute, collective = (float(factor) for factor in text.split(","))
+            model = ContentionModel(compute_factor=compute, collective_factor=collective)
+    except ValueError as error:
+        what = error if "at least" in str(error) else "not two numbers COMPUTE,COLLECTIVE"
+        raise UserError(f"--contention {text}: {what}") from None
+    factors = model.compute_factor, model.collective_factor
+    if not max(factors) < 1000:
+        raise UserError(f"--contention {text}: factors must be below 1000")
+    return factors
+
+
+def _ranks_per_node(text: str, gpus_per_node: int) -> int:
+    """torchrun's words: a number, or gpu / auto for as many as the node has."""
+    if text in ("gpu", "auto"):
+        return gpus_per_node
+    if not text.isdigit() or int(text) < 1:
+        raise UserError(f"--nproc-per-node {text}: must be a positive number, or gpu for {gpus_per_node}")
+    return int(text)
 
 
 def _check_script(script: str, is_module: bool) -> None:

@@ -107,7 +107,7 @@ def _gpu_figures(cluster: Cluster) -> list[tuple[str, str]]:
         ("name", gpu.name),
         ("compute capability", ".".join(map(str, gpu.compute_capability))),
         ("SMs", str(gpu.num_sms)),
-        ("memory", f"{gpu.memory_bytes / 2**20:,.0f} MiB"),
+        ("memory", f"{gpu.memory_bytes / 2**20:,.0f} MiB, {gpu.visible_memory_bytes / 2**20:,.0f} MiB of it visible to programs"),
         ("memory bandwidth", _gigabytes(gpu.memory_bytes_per_s)),
         ("memory bus", f"{gpu.memory_bus_bits} bits at {gpu.memory_clock_hz / 1e6:g} MHz"),
         ("L2 cache", f"{gpu.l2_bytes / 2**20:g} MiB"),

@@ -50,7 +50,7 @@ class GpuSpec:
     num_sms: int
     """Streaming multiprocessors (multi_processor_count)."""
     memory_bytes: int
-    """Total memory as the driver reports it (nvidia-smi MiB x 2^20), less than the sticker says."""
+    """Total memory as nvidia-smi shows it (MiB x 2^20), less than the sticker says."""
     memory_bytes_per_s: float
     """Peak device-memory bandwidth of the data sheet."""
     l2_bytes: int
@@ -82,6 +82,8 @@ class GpuSpec:
     """Resident blocks of one SM."""
     warp_size: int = 32
     """Threads of a warp."""
+    driver_reserved_bytes: int = 0
+    """What of memory_bytes programs never see: nvidia-smi's total less cudaDeviceProp.totalGlobalMem."""
     power_w: float = 0.0
     """Board power limit in watts; 0: not known."""
 
@@ -96,11 +98,16 @@ class GpuSpec:
             "memory_bus_bits", "shared_memory_per_sm_bytes", "shared_memory_per_block_bytes", "registers_per_sm",
             "max_threads_per_sm", "max_threads_per_block", "max_blocks_per_sm", "warp_size",
         )  # fmt: skip
-        _require_not_negative(self, "context_bytes", "shared_memory_per_block_optin_bytes", "power_w")
+        _require_not_negative(self, "context_bytes", "driver_reserved_bytes", "shared_memory_per_block_optin_bytes", "power_w")
         _require(self.context_bytes < self.memory_bytes, "context_bytes", "must be less than memory_bytes")
         self._check_peaks()
         if not self.shared_memory_per_block_optin_bytes:
             object.__setattr__(self, "shared_memory_per_block_optin_bytes", self.shared_memory_per_sm_bytes - 1024)
+
+    @property
+    def visible_memory_bytes(self) -> int:
+        """What torch.cuda.get_device_properties().total_memory says."""
+        return self.memory_bytes - self.driver_reserved_bytes
 
     def _check_peaks(self) -> None:
         for dtype in PEAK_DTYPES:

@@ -39,6 +39,8 @@ def install() -> None:
             _fence()
         return result
 
+    # Made now: later a dispatch mode of the script's would see it.
+    _graphs.update((device, _make_graph(device)) for device in range(torch.cuda.device_count()))
     torch.autograd.graph._engine_run_backward = run_backward
     torch.autograd._engine_run_backward = run_backward  # type: ignore[attr-defined]
 
@@ -49,16 +51,11 @@ def _is_nested() -> bool:
 
 
 def _fence() -> None:
-    device = torch.cuda.current_device()
-    graph = _graphs.get(device)
-    if graph is None:
-        graph = _graphs[device] = _make_graph(device)
-    output, gradient = graph
+    output, gradient = _graphs[torch.cuda.current_device()]
     engine: Any = torch.autograd.Variable._execution_engine
     engine.run_backward((output,), (gradient,), True, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 def _make_graph(device: int) -> tuple[Tensor, Tensor]:
-    with torch.enable_grad(), torch.inference_mode(False):
-        leaf = torch.empty(0, device=f"cuda:{device}", requires_grad=True)
-        return _Empty.apply(leaf), torch.empty(0, device=f"cuda:{device}")
+    leaf = torch.empty(0, device=f"cuda:{device}", requires_grad=True)
+    return _Empty.apply(leaf), torch.empty(0, device=f"cuda:{device}")

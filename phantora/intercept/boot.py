@@ -86,6 +86,12 @@ def is_armed() -> bool:
     return _armed is not None
 
 
+def set_host_factor(factor: float) -> None:
+    """Host calls of this process cost `factor` times what the configuration says (a slow host)."""
+    assert _armed is not None and _armed.native is not None
+    _armed.set_costs(factor)
+
+
 class Boot:
     """The steps of one process, in the order in which torch is imported."""
 
@@ -113,7 +119,7 @@ class Boot:
         assert self.native is not None
         self.native.mute_stderr(False)
         cuda_leaves.install(extension, self.native, self.config, session.sink)
-        self._set_costs()
+        self.set_costs(1.0)
 
     def after_torch(self, torch: ModuleType) -> None:
         assert self.native is not None
@@ -139,7 +145,8 @@ class Boot:
             module = importlib.import_module(f"phantora.intercept.{part}")
             getattr(module, function)(*arguments)
 
-    def _set_costs(self) -> None:
+    def set_costs(self, host_factor: float) -> None:
+        """Tell the device what calls cost that launch no kernel."""
         from phantora.engine.protocol import Kind
 
         assert self.native is not None
@@ -152,8 +159,8 @@ class Boot:
         }.items():
             if name in costs:
                 for kind in kinds:
-                    self.native.set_call_cost_ns(int(kind), *costs[name])
-        self.native.set_clock_mode(self.config.measured_host_time, 1.0 / self.config.host_speed)
+                    self.native.set_call_cost_ns(int(kind), *(round(cost * host_factor) for cost in costs[name]))
+        self.native.set_clock_mode(self.config.measured_host_time, host_factor / self.config.host_speed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from phantora.engine.protocol import Frame, Kind
+from phantora.engine.protocol import Kind
 
 CUDNN_VERSION = 92000
 _PUSH, _POP, _INSTANT = 1, -1, 0  # Kind.MARK
@@ -96,17 +96,15 @@ def make_sleep(native: Any, clock_khz: int) -> Any:
     def sleep(cycles: int) -> None:
         number = signatures.get(cycles)
         if number is None:
-            number = signatures[cycles] = _define_sleep(native, int(cycles * 1_000_000 // clock_khz))
+            number = signatures[cycles] = _define_sleep(int(cycles * 1_000_000 // clock_khz))
         native.launch(number, native.device())
 
     return sleep
 
 
-def _define_sleep(native: Any, duration_ns: int) -> int:
+def _define_sleep(duration_ns: int) -> int:
     from phantora.intercept import session
 
-    number = native.define_signature(duration_ns, 0, 0)
     fields = {"inputs": [], "outputs": [], "num_kernels": 1, "flops": 0, "bytes": 0}
     name = {"name": "cuda::sleep", "overload": "", "family": "sleep", "source": "measured"}
-    session.define(Frame.SIGNATURE, {"id": number, "duration_ns": duration_ns, **name, **fields})
-    return number
+    return session.define_signature(duration_ns, (0, 0), {**name, **fields})

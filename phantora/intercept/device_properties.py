@@ -46,7 +46,7 @@ def properties_of_gpu(gpu: Any) -> dict[str, Any]:
         "name": gpu.name,
         "major": major,
         "minor": minor,
-        "total_memory": gpu.memory_bytes,
+        "total_memory": gpu.visible_memory_bytes,
         "multi_processor_count": gpu.num_sms,
         "L2_cache_size": gpu.l2_bytes,
         "shared_memory_per_multiprocessor": gpu.shared_memory_per_sm_bytes,

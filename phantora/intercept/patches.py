@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from phantora.intercept import backward_fence
+from phantora.intercept import backward_fence, step_marks
 
 native: Any = sys.modules["phantora_native"]
 _REAL_BACKENDS = ("eager", "aot_eager")
@@ -29,6 +29,7 @@ def install() -> None:
     _patch_profiler()
     _patch_device_queries()
     backward_fence.install()
+    step_marks.install()
 
 
 def _remark(text: str) -> None:

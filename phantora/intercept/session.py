@@ -33,10 +33,12 @@ class Session:
         self.pid = os.getpid()
         self.sock: socket.socket | None = None
         self.pricer: Any = None
+        self.speed: Any = None
         self.fetch: Callable[[Any], Any] | None = None
         self.stand_ins: Counter[str] = Counter()
         self.remarks: dict[str, int] = {}
         self.signatures: dict[OpCall, int] = {}
+        self.num_signatures = 0
         self.strings: dict[str, int] = {}
         self.stacks: dict[tuple[int, ...], int] = {}
         self.code_objects: list[Any] = []  # keeps ids in `stacks` valid
@@ -78,6 +80,12 @@ def detach_after_fork() -> None:
 def set_pricer(pricer: Any) -> None:
     """`pricer.price(OpCall) -> Price` and `pricer.host_ns(OpCall) -> (forward_ns, backward_ns)`."""
     _session.pricer = pricer
+
+
+def set_speed(speed: Any) -> None:
+    """`speed.kernel_ns(number, duration_ns)` and `speed.host_ns(cost_ns)` are what this rank needs for what is priced so."""
+    assert not _session.num_signatures, "signatures defined before would keep their times"
+    _session.speed = speed
 
 
 def set_fetch(fetch: Callable[[Any], Any]) -> None:
@@ -162,25 +170,31 @@ def register_price(call: OpCall) -> int:
     if _session.pricer is None:
         raise RuntimeError("no price model: session.set_pricer() was not called")
     price = _session.pricer.price(call)
-    forward_ns, backward_ns = _session.pricer.host_ns(call)
-    number = _native().define_signature(price.duration_ns, forward_ns, backward_ns)
+    fields = {
+        "name": call.name,
+        "overload": call.overload,
+        "inputs": _tensors(tuple(value for _, value in call.args)),
+        "outputs": _tensors(call.outputs),
+        "num_kernels": price.num_kernels,
+        "source": price.source,
+        "flops": price.flops,
+        "bytes": price.bytes,
+        "family": price.family,
+    }
+    number = define_signature(price.duration_ns, _session.pricer.host_ns(call), fields)
     _session.signatures[call] = number
-    define(
-        Frame.SIGNATURE,
-        {
-            "id": number,
-            "name": call.name,
-            "overload": call.overload,
-            "inputs": _tensors(tuple(value for _, value in call.args)),
-            "outputs": _tensors(call.outputs),
-            "duration_ns": price.duration_ns,
-            "num_kernels": price.num_kernels,
-            "source": price.source,
-            "flops": price.flops,
-            "bytes": price.bytes,
-            "family": price.family,
-        },
-    )
+    return number
+
+
+def define_signature(duration_ns: int, host_ns: tuple[int, int], fields: dict[str, Any]) -> int:
+    """Tell device and engine of a kernel; host_ns: cost of a launch from Python, from the autograd engine."""
+    s = _session
+    if s.speed is not None:
+        duration_ns = s.speed.kernel_ns(s.num_signatures, duration_ns)
+        host_ns = (s.speed.host_ns(host_ns[0]), s.speed.host_ns(host_ns[1]))
+    s.num_signatures += 1
+    number = _native().define_signature(duration_ns, *host_ns)
+    define(Frame.SIGNATURE, {"id": number, "duration_ns": duration_ns, **fields})
     return number
 
 

@@ -14,6 +14,7 @@ from typing import TextIO
 
 from phantora.cluster import Placement, load_cluster
 from phantora.cluster.spec import Cluster
+from phantora.cluster.variation import check_stragglers
 from phantora.engine.server import Failure, Server
 from phantora.engine.simulation import Simulation
 from phantora.engine.recording import recorded_run
@@ -22,17 +23,19 @@ from phantora.launch.launcher import Launcher
 from phantora.launch.options import JobOptions
 from phantora.launch.output import OutputPipes
 from phantora.network import NetworkSimulator
+from phantora.network.contention import ContentionModel
 from phantora.trace.model import Run
 
 
 @dataclass(slots=True)
 class JobResult:
-    """What came out. exit_code: of the run; error: what ended it, None when it ended well."""
+    """What came out. exit_code: of the run; error: what ended it, None when it ended well; failed_rank: who, if one did."""
 
     run: Run
     exit_code: int
     error: str | None
     warnings: list[str]
+    failed_rank: int | None = None
 
 
 class Job:
@@ -41,7 +44,11 @@ class Job:
     def __init__(self, options: JobOptions, write: Callable[[str, TextIO], None], progress: Callable[[Simulation], None]) -> None:
         self.options = options
         self.cluster: Cluster = load_cluster(options.cluster)
+        self.placement = Placement(self.cluster, options.nnodes, options.nproc_per_node)
+        check_stragglers(self.cluster, self.placement)
+        self.contention = _contention(options)
         self._write, self._progress = write, progress
+        self._failed_rank: int | None = None
 
     def run(self) -> JobResult:
         """Blocks until the job has ended. Ctrl-C ends every process and still returns what was recorded."""
@@ -62,14 +69,15 @@ class Job:
             listener.close()
         finally:
             shutil.rmtree(directory, ignore_errors=True)
+        server.simulation.close()
         run = recorded_run(server.simulation, self.cluster, options, error)
         run.wall_s = time.monotonic() - started
-        run.notes += server.warnings
-        return JobResult(run, code, error, server.warnings)
+        run.notes += [*_contention_notes(self.contention), *server.warnings]
+        return JobResult(run, code, error, server.warnings, self._failed_rank)
 
     def _simulation(self, reply: Callable[..., None]) -> Simulation:
-        placement = Placement(self.cluster, self.options.nnodes, self.options.nproc_per_node)
-        return Simulation(self.options.world_size, NetworkSimulator(self.cluster, placement, os.environ), reply)
+        network = NetworkSimulator(self.cluster, self.placement, os.environ)
+        return Simulation(self.options.world_size, network, reply, self.contention)
 
     def _serve(self, server: Server, launcher: Launcher) -> tuple[int, str | None]:
         """(exit code, error)."""
@@ -78,7 +86,7 @@ class Job:
             launcher.wait()
             return 0, None
         except Failure as failure:
-            code, error = failure.code, str(failure)
+            code, error, self._failed_rank = failure.code, str(failure), failure.rank
         except SimulationError as failure:
             code, error = 1, str(failure)
         except KeyboardInterrupt:
@@ -89,3 +97,19 @@ class Job:
         server.abort(error)
         server.drain()
         return code, error
+
+
+def _contention(options: JobOptions) -> ContentionModel | None:
+    if options.contention is None:
+        return None
+    compute, collective = options.contention
+    return ContentionModel(compute_factor=compute, collective_factor=collective)
+
+
+def _contention_notes(model: ContentionModel | None) -> list[str]:
+    if model is None:
+        return []
+    return [
+        f"contention: kernels x {model.compute_factor:g} while a collective runs on their GPU, "
+        f"collectives x {model.collective_factor:g} when all their GPUs compute as they begin"
+    ]

@@ -28,6 +28,8 @@ class JobOptions:
     """'0', 'all', 'none', or a comma-separated list."""
     host_time: str = "modelled"
     """'modelled' or 'measured'."""
+    contention: tuple[float, float] | None = None
+    """How many times slower kernels beside a collective and a collective beside kernels are; None: not at all."""
     chakra: bool = True
     perfetto: bool = True
     perfetto_ranks: tuple[int, ...] | None = None
@@ -62,7 +64,7 @@ class JobOptions:
     @classmethod
     def from_json(cls, text: str) -> JobOptions:
         fields = json.loads(text)
-        for name in ("script_args", "command", "perfetto_ranks"):
+        for name in ("script_args", "command", "perfetto_ranks", "contention"):
             if fields[name] is not None:
                 fields[name] = tuple(fields[name])
         return cls(**fields)

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from phantora.launch.attach import child_environment
 from phantora.launch.options import JobOptions
+from phantora.launch.rank_setup import set_up_rank
 
 
 def run_rank(options: JobOptions, rank: int, endpoint: str, pipes: dict[tuple[int, str], int]) -> NoReturn:
@@ -28,6 +29,7 @@ def run_rank(options: JobOptions, rank: int, endpoint: str, pipes: dict[tuple[in
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(endpoint)
     _configure_torch()
+    set_up_rank(options, rank)
     session.attach(connection, rank, options.world_size)
     _patch_exit()
     code, error = _run_script(options)

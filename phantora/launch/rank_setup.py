@@ -20,6 +20,17 @@ def arm_interception(options: JobOptions) -> None:
     boot.arm(boot_config(cluster, options))
 
 
+def set_up_rank(options: JobOptions, rank: int) -> None:
+    """In a forked rank, before it connects: what is different from rank to rank, or asked for by the job."""
+    import phantora_native as native  # type: ignore[import-not-found]
+
+    from phantora.launch.rank_speed import slow_down
+
+    slow_down(load_cluster(options.cluster), options, rank)
+    if options.contention is not None:
+        native.set_local_answers(False)  # how long a kernel takes depends on what runs beside it
+
+
 def boot_config(cluster: Cluster, options: JobOptions) -> Any:
     """What the simulated device must know of the cluster."""
     from phantora.intercept import boot

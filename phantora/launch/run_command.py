@@ -31,10 +31,25 @@ def run_job(options: JobOptions) -> int:
 
         print_report(result.run, files)
     if result.error is not None:
-        print(f"phantora: {result.error}", file=sys.stderr)
+        print(f"phantora: {_error_text(result, options)}", file=sys.stderr)
         if result.exit_code != 2:
             print(f"phantora: the ranks' output is in {options.log_dir}", file=sys.stderr)
     return result.exit_code
+
+
+def _error_text(result: JobResult, options: JobOptions) -> str:
+    """What ended the run; a traceback that stands on the terminal already is not repeated."""
+    assert result.error is not None
+    lines = result.error.splitlines()
+    if result.failed_rank in options.shown_ranks() and len(lines) > 2:
+        last = [line for line in lines if line and not line[0].isspace()]
+        cause = [line for line in last[1:] if not line.startswith(("Traceback", "(also failed"))][-1:]
+        others = [line for line in last if line.startswith("(also failed")]
+        lines = [lines[0], *cause, *others]
+    if "OutOfMemoryError" in result.error:
+        gpu = result.run.cluster.gpu  # type: ignore[attr-defined]
+        lines.append(f"it does not fit: {gpu.name} has {gpu.visible_memory_bytes / 2**30:.2f} GiB for programs")
+    return "\n".join(lines)
 
 
 def write_results(result: JobResult, options: JobOptions) -> dict[str, Path]:

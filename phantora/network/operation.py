@@ -35,8 +35,11 @@ class CommOperation:
 class Network(Protocol):
     """A fluid network on integer nanoseconds. Calls come with non-decreasing `now_ns`; equal calls, equal answers."""
 
-    def begin(self, key: int, operation: CommOperation, now_ns: int) -> None:
-        """Start `operation` at `now_ns`; `key` is the caller's name for it (unique while it is in flight)."""
+    def begin(self, key: int, operation: CommOperation, now_ns: int, slowdown: float = 1.0) -> None:
+        """Start `operation` at `now_ns`; `key` is the caller's name for it (unique while it is in flight).
+
+        slowdown: it needs that many times longer than its links alone would let it.
+        """
 
     def next_ns(self) -> int | None:
         """When something may finish next if nothing else begins; None when idle. Never earlier than the last now_ns.

@@ -21,6 +21,9 @@ from phantora.trace.model import RankTrace
 
 Intervals = tuple[np.ndarray, np.ndarray]  # begins, ends: sorted, disjoint, none empty
 
+# Written by the interception at the end of each optimizer step (intercept/step_marks.py).
+OPTIMIZER_MARK = "optimizer.step"
+
 _STEP_NAME = re.compile(r"\b(step|iter|iteration|batch)\b|(step|iter)[\W_]*\d+|ProfilerStep", re.IGNORECASE)
 
 
@@ -44,10 +47,11 @@ def rank_breakdown(trace: RankTrace) -> Breakdown:
 
 
 def step_breakdowns(trace: RankTrace) -> list[Breakdown]:
-    """One breakdown per step, when the script marks its steps (NVTX ranges or record_function named like 'step 3').
+    """One breakdown per step: the script's own marks (outermost NVTX ranges named like 'step 3'), else the time from one
+    step of its optimizer to the next (so the first step, which includes the start, is not among them).
 
-    A step is the outermost range of such a name; the window is the HOST's, so work that the device finishes after the
-    host left the range counts to the next step, unless the script synchronizes.
+    The window is the HOST's, so work that the device finishes after the host left the step counts to the next one,
+    unless the script synchronizes.
     """
     kernels, communication = _unions(trace)
     return [_window(name, begin, end, kernels, communication) for name, begin, end in step_windows(trace)]
@@ -60,7 +64,7 @@ def rank_end_ns(trace: RankTrace) -> int:
 
 
 def step_windows(trace: RankTrace) -> list[tuple[str, int, int]]:
-    """(name, begin_ns, end_ns) of the outermost closed ranges whose names are those of steps."""
+    """(name, begin_ns, end_ns) of the outermost closed ranges whose names are those of steps, or between optimizer steps."""
     windows: list[tuple[str, int, int]] = []
     stack: list[tuple[str, int]] = []
     for time, name, depth in zip(trace.mark_ns, trace.mark_name, trace.mark_depth):
@@ -71,7 +75,12 @@ def step_windows(trace: RankTrace) -> list[tuple[str, int, int]]:
             inside = any(_STEP_NAME.search(outer) for outer, _ in stack)
             if _STEP_NAME.search(opened) and not inside:
                 windows.append((opened, begin, time))
-    return windows
+    return windows or _between_optimizer_steps(trace)
+
+
+def _between_optimizer_steps(trace: RankTrace) -> list[tuple[str, int, int]]:
+    times = [time for time, name in zip(trace.mark_ns, trace.mark_name) if name == OPTIMIZER_MARK]
+    return [(f"step {i + 1}", begin, end) for i, (begin, end) in enumerate(zip(times, times[1:]))]
 
 
 def union(begins: np.ndarray, ends: np.ndarray) -> Intervals:

@@ -130,7 +130,7 @@ def _cluster(cluster: object) -> dict[str, Any]:
     return {
         "name": getattr(cluster, "name", str(cluster)),
         "gpu": getattr(gpu, "name", ""),
-        "gpu_memory_bytes": getattr(gpu, "memory_bytes", 0),
+        "gpu_memory_bytes": getattr(gpu, "visible_memory_bytes", 0),
         "num_nodes": getattr(cluster, "num_nodes", 0),
         "gpus_per_node": getattr(cluster, "gpus_per_node", 0),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+_PIPED_WIDTH = 120
 _ALL_RANKS = 8  # up to here every rank gets a line
 _NUM_COLLECTIVES, _NUM_GUESSES = 8, 3
 _COMPUTE, _COMMUNICATION, _IDLE = "green", "magenta", "bright_black"
@@ -39,7 +41,8 @@ def print_summary(summary: Mapping[str, Any], files: Mapping[str, Path], console
     """Print a summary, such as one read back from summary.json."""
     from rich.console import Console
 
-    console = console or Console()
+    # Not a terminal: a fixed width, so that what is piped does not depend on anything.
+    console = console or (Console() if sys.stdout.isatty() else Console(width=_PIPED_WIDTH))
     _print_head(console, summary)
     _print_ranks(console, summary)
     _print_steps(console, summary)
@@ -61,7 +64,7 @@ def _print_head(console: Console, summary: Mapping[str, Any]) -> None:
     line.append_text(Text.assemble("simulated in ", (time_text(round(summary["wall_s"] * 1e9)), "bold")))
     console.print(line)
     if summary["error"]:
-        console.print(Text.assemble(("stopped early: ", "bold red"), summary["error"]))
+        console.print(Text.assemble(("stopped early: ", "bold red"), summary["error"].splitlines()[0]))
     elif not summary["complete"]:
         console.print("not complete: the run was ended before the script was", style="bold yellow")
     failed = [f"{rank['rank']} (exit code {rank['exit_code']})" for rank in summary["ranks"] if rank["exit_code"]]
@@ -76,7 +79,7 @@ def _print_ranks(console: Console, summary: Mapping[str, Any]) -> None:
         return
     wide = console.width >= 110
     table = _table(
-        "rank", "", "compute", "exposed comm", "idle", "peak memory", *(["reserved", "kernels"] if wide else [])
+        "rank", "", "compute", "exposed comm", "idle", "peak allocated", *(["reserved", "kernels"] if wide else [])
     )
     table.columns[1].justify = "left"
     bar_width = min(max(console.width - (86 if wide else 62), 10), 40)

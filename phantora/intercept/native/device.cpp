@@ -88,10 +88,16 @@ void wait_on_host(int device, int64_t end_ns, WaitedFor what, int64_t which) {
   append(Kind::kHostWait, device, begin_ns, int64_t(what), which);
 }
 
+// Whether the local timeline may answer. A thread of the script's own is told the time without contention: virtual time
+// may not pass the main thread's clock, and the main thread may be waiting for it, unseen.
+bool can_tell(const Progress& progress) {
+  return progress.is_known && (progress.is_exact || clock::domain() != 0);
+}
+
 // True: the wait is over. False: only the engine can tell.
 bool wait_locally(int device, const Progress& progress, WaitedFor what, int64_t which) {
   charge_locked(Kind::kHostWait);
-  if (!progress.is_known) return false;
+  if (!can_tell(progress)) return false;
   wait_on_host(device, progress.end_ns, what, which);
   return true;
 }
@@ -235,7 +241,7 @@ bool query_stream(int device, int64_t stream) {
     if (!recording) return true;
     charge_locked(Kind::kQuery);
     const Progress progress = timeline.stream_state(device, stream);
-    if (progress.is_known || progress.end_ns > clock::last_ns()) return progress.end_ns <= clock::last_ns();
+    if (can_tell(progress) || progress.end_ns > clock::last_ns()) return progress.end_ns <= clock::last_ns();
   }
   return sink::query_stream(device, stream);
 }
@@ -246,7 +252,7 @@ bool query_event(int64_t event) {
     if (!recording) return true;
     charge_locked(Kind::kQuery);
     const Progress progress = timeline.event_state(event);
-    if (progress.is_known || progress.end_ns > clock::last_ns()) return progress.end_ns <= clock::last_ns();
+    if (can_tell(progress) || progress.end_ns > clock::last_ns()) return progress.end_ns <= clock::last_ns();
   }
   return sink::query_event(event);
 }
@@ -255,12 +261,17 @@ double elapsed_ms(int64_t begin_event, int64_t end_event) {
   {
     Lock lock(mutex);
     const Progress begin = timeline.event_state(begin_event), end = timeline.event_state(end_event);
-    if (begin.is_known && end.is_known) {
+    if (can_tell(begin) && can_tell(end)) {
       TORCH_CHECK(std::max(begin.end_ns, end.end_ns) <= clock::last_ns(), "CUDA error: device not ready");
       return double(end.end_ns - begin.end_ns) / 1e6;
     }
   }
   return sink::elapsed_ms(begin_event, end_event);
+}
+
+void set_local_answers(bool on) {
+  Lock lock(mutex);
+  timeline.set_kernels_exact(on);
 }
 
 void mark_unresolved(int device, int64_t stream) {

@@ -50,6 +50,7 @@ bool query_event(int64_t event);
 double elapsed_ms(int64_t begin_event, int64_t end_event);
 
 // --- the local timeline
+void set_local_answers(bool on); // off: the engine is asked for the end of every kernel
 void mark_unresolved(int device, int64_t stream);
 void resolve_stream(int device, int64_t stream, int64_t end_ns);
 void resolve_event(int64_t event, int64_t time_ns);

@@ -144,7 +144,7 @@ int64_t record_event(int64_t device, int64_t stream) { return device::record_eve
 // The blocking ones release nothing themselves: the sink takes the GIL, which the caller already has.
 void synchronize_event(int64_t event) { device::synchronize_event(current_device(), event); }
 
-std::pair<int64_t, bool> as_pair(const Progress& progress) { return {progress.end_ns, progress.is_known}; }
+std::pair<int64_t, bool> as_pair(const Progress& progress) { return {progress.end_ns, progress.is_certain()}; }
 
 std::pair<int64_t, bool> stream_state(int64_t device, int64_t stream) {
   return as_pair(device::stream_state(int(device), stream));
@@ -327,6 +327,7 @@ PyMethodDef methods[] = {
     method<launch_graph>("launch_graph", "launch_graph(graph): on the current stream"),
     method<device::destroy_graph>("destroy_graph", "destroy_graph(graph)"),
 
+    method<device::set_local_answers>("set_local_answers", "set_local_answers(on): off: ask for the end of every kernel"),
     method<+[](int64_t d, int64_t s) { device::mark_unresolved(int(d), s); }>("mark_unresolved",
                                                                             "mark_unresolved(device, stream)"),
     method<+[](int64_t d, int64_t s, int64_t t) { device::resolve_stream(int(d), s, t); }>(

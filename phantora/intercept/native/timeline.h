@@ -2,7 +2,9 @@
 //
 // A kernel starts at max(host time of its launch, end of the stream's previous work), events carry the end of the
 // stream on which they were recorded. Only what depends on other ranks (a collective, and everything behind it) is not
-// known here: its `end_ns` is then a lower bound, until the engine's answer arrives through resolve_*.
+// known here: its `end_ns` is then a lower bound, until the engine's answer arrives through resolve_*. The same holds for
+// kernels when the engine simulates that collectives slow them down; what does not need the exact time (the allocator:
+// may a block be used again?) takes the lower bound then.
 #pragma once
 
 #include <algorithm>
@@ -14,12 +16,15 @@ namespace phantora::native {
 
 struct Progress {
   int64_t end_ns = 0;
-  bool is_known = true;
+  bool is_known = true; // no collective before it that the engine has not said the end of
+  bool is_exact = true; // no such kernel either
 
   void join(const Progress& other) {
     end_ns = std::max(end_ns, other.end_ns);
     is_known = is_known && other.is_known;
+    is_exact = is_exact && other.is_exact;
   }
+  bool is_certain() const { return is_known && is_exact; }
 };
 
 class Timeline {
@@ -27,7 +32,11 @@ class Timeline {
   void run(int device, int64_t stream, int64_t host_ns, int64_t duration_ns) {
     Progress& progress = stream_entry(device, stream);
     progress.end_ns = std::max(progress.end_ns, host_ns) + duration_ns;
+    progress.is_exact = progress.is_exact && kernels_are_exact_;
   }
+
+  // False: from now on a kernel may take longer than its duration; only the engine knows how long.
+  void set_kernels_exact(bool are_exact) { kernels_are_exact_ = are_exact; }
 
   void record_event(int64_t event, int device, int64_t stream, int64_t host_ns) {
     Progress progress = stream_entry(device, stream);
@@ -48,12 +57,12 @@ class Timeline {
   // The lower bound stays: another thread may have queued more since the engine was asked.
   void resolve_stream(int device, int64_t stream, int64_t end_ns) {
     Progress& progress = stream_entry(device, stream);
-    progress = {std::max(progress.end_ns, end_ns), true};
+    progress = {std::max(progress.end_ns, end_ns), true, true};
   }
 
   void resolve_event(int64_t event, int64_t time_ns) {
     const auto entry = events_.find(event);
-    if (entry != events_.end()) entry->second = {time_ns, true};
+    if (entry != events_.end()) entry->second = {time_ns, true, true};
   }
 
   const Progress& stream_state(int device, int64_t stream) { return stream_entry(device, stream); }
@@ -94,6 +103,7 @@ class Timeline {
     return entry.pooled[stream];
   }
 
+  bool kernels_are_exact_ = true;
   std::vector<Device> devices_;
   std::unordered_map<int64_t, Progress> events_;
 };
