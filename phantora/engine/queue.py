@@ -12,8 +12,8 @@ from typing import Any
 
 from sortedcontainers import SortedList
 
-# At one instant: what ends first frees its links, then new operations begin.
-NETWORK, BEGIN = 0, 1
+# At one instant: what ends first frees its links, then streams get on, then new operations begin.
+NETWORK, STREAM, BEGIN = 0, 1, 2
 
 Entry = tuple[int, int, Any, Callable[[int], None]]
 
@@ -25,6 +25,7 @@ class EventQueue:
     """
 
     def __init__(self) -> None:
+        self.now_ns = 0  # everything before has been processed
         self._entries: SortedList[Entry] = SortedList()
 
     def __len__(self) -> int:
@@ -47,4 +48,6 @@ class EventQueue:
     def step(self) -> None:
         """Take the next event out and run it."""
         time_ns, _, _, action = self._entries.pop(0)
+        assert time_ns >= self.now_ns, "virtual time ran backwards"
+        self.now_ns = time_ns
         action(time_ns)

@@ -63,11 +63,11 @@ class Connection:
 
 
 class Failure(Exception):
-    """A rank ended badly. code: the exit code that the whole run gets."""
+    """A rank ended badly. code: the exit code that the whole run gets; rank: which one, if it was one."""
 
-    def __init__(self, message: str, code: int) -> None:
+    def __init__(self, message: str, code: int, rank: int | None = None) -> None:
         super().__init__(message)
-        self.code = code
+        self.code, self.rank = code, rank
 
 
 class Server:
@@ -238,7 +238,7 @@ class Server:
         others = sorted(set(self._failed) - {first})
         if others:
             text += f"\n(also failed: ranks {others})"
-        raise Failure(text, code)
+        raise Failure(text, code, first)
 
     def _drain_output(self) -> None:
         for key in list(self._selector.get_map().values()):

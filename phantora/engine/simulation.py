@@ -15,11 +15,13 @@ from collections.abc import Callable
 from typing import Any
 
 from phantora.engine.collectives import Collective, Matcher, describe
+from phantora.engine.contended_timeline import ContendedTimeline
 from phantora.engine.host_collectives import HostCollectives
 from phantora.engine.queue import BEGIN, NETWORK, EventQueue
 from phantora.engine.store import Store
-from phantora.engine.timeline import CollectiveKernel, RankTimeline
+from phantora.engine.timeline import CollectiveKernel, RankTimeline, Stream
 from phantora.errors import SimulationError
+from phantora.network.contention import ContentionModel
 from phantora.network.operation import Network
 from phantora.trace.model import SignatureInfo
 
@@ -40,9 +42,9 @@ class State(enum.Enum):
 class Rank:
     """One rank: its timeline, and what it waits for."""
 
-    def __init__(self, number: int, arrive: Callable[[CollectiveKernel, int], None]) -> None:
+    def __init__(self, number: int, timeline: RankTimeline) -> None:
         self.number = number
-        self.timeline = RankTimeline(number, arrive)
+        self.timeline = timeline
         self.state = State.ABSENT
         self.call: dict[str, Any] = {}  # the call that blocks its main thread
         self.answer: Callable[[], None] | None = None  # of an ORDERED call
@@ -62,16 +64,22 @@ class Rank:
 
 
 class Simulation:
-    """Owner of the event queue. reply(rank number, message) delivers an answer to a rank."""
+    """Owner of the event queue.
 
-    def __init__(self, world_size: int, network: Network, reply: Callable[[int, dict[str, Any]], None]) -> None:
-        self.ranks = [Rank(number, self._arrive) for number in range(world_size)]
+    reply(rank number, message) delivers an answer to a rank. contention: None when kernels and collectives of one GPU
+    leave each other alone.
+    """
+
+    def __init__(
+        self, world_size: int, network: Network, reply: Callable[[int, dict[str, Any]], None], contention: ContentionModel | None = None
+    ) -> None:
         self.queue = EventQueue()
+        self.contention = contention
+        self.ranks = [Rank(number, self._timeline(number)) for number in range(world_size)]
         self.network = network
         self.matcher = Matcher()
         self.store = Store()
         self.host_collectives = HostCollectives()
-        self.now_ns = 0
         self.signatures: list[SignatureInfo] = []
         self.finished: list[Collective] = []
         self.relaxed = 0  # events processed although a rank that waits for contents stood at an earlier time
@@ -80,6 +88,11 @@ class Simulation:
         self._in_flight: dict[int, Collective] = {}
         self._network_entry: Any = None
         self._next_key = 0
+
+    def _timeline(self, number: int) -> RankTimeline:
+        if self.contention is None:
+            return RankTimeline(number, self._arrive)
+        return ContendedTimeline(number, self._arrive, self.queue, self.contention.compute_factor)
 
     # -------------------------------------------------------------- frames from a rank
 
@@ -136,7 +149,7 @@ class Simulation:
             if collective.announced and all(member.ready_ns >= 0 for member in collective.members.values()):
                 collective.start_ns = max(member.ready_ns for member in collective.members.values())
                 self.queue.schedule(
-                    max(collective.start_ns, self.now_ns), BEGIN, collective.key, lambda now_ns, c=collective: self._begin(c, now_ns)
+                    max(collective.start_ns, self.queue.now_ns), BEGIN, collective.key, lambda now_ns, c=collective: self._begin(c, now_ns)
                 )
 
     def _begin(self, collective: Collective, now_ns: int) -> None:
@@ -144,10 +157,26 @@ class Simulation:
         collective.begun = True
         key, self._next_key = self._next_key, self._next_key + 1
         self._in_flight[key] = collective
-        self.network.begin(key, collective.operation(), now_ns)
+        if self.contention is None:
+            self.network.begin(key, collective.operation(), now_ns)
+        else:
+            self.network.begin(key, collective.operation(), now_ns, self._share_gpus(collective, self.contention))
         algorithm = getattr(self.network, "algorithm", None)
         collective.algorithm = algorithm(key) if algorithm else ""
         self._reschedule_network()
+
+    def _share_gpus(self, collective: Collective, contention: ContentionModel) -> float:
+        """The collective begins: compute beside it gets slower. How much slower the collective itself is."""
+        places = [self._place(collective, number) for number in collective.ranks]
+        is_busy = all(timeline.is_computing(stream) for timeline, stream in places)
+        for timeline, stream in places:
+            timeline.begin_sharing(stream)
+        return contention.collective_bytes_factor(is_busy)
+
+    def _place(self, collective: Collective, number: int) -> tuple[ContendedTimeline, Stream]:
+        timeline = self.ranks[number].timeline
+        assert isinstance(timeline, ContendedTimeline)
+        return timeline, collective.members[number].kernel.stream
 
     def _reschedule_network(self) -> None:
         next_ns = self.network.next_ns()
@@ -169,6 +198,10 @@ class Simulation:
         collective.end_ns = now_ns
         self.matcher.finished(collective)
         self.finished.append(collective)
+        if self.contention is not None:
+            for number in collective.ranks:
+                timeline, stream = self._place(collective, number)
+                timeline.end_sharing(stream)
         for number in collective.ranks:
             kernel = collective.members[number].kernel
             kernel.unfinished -= 1
@@ -378,7 +411,7 @@ class Simulation:
             head_ns = self.queue.peek_ns()
             holder = self._holder()
             if head_ns is not None and (holder is None or head_ns <= holder[0]):
-                self._step()
+                self.queue.step()
             elif holder is None:
                 if any(rank.state is State.BLOCKED for rank in self.ranks) and not self._anyone_running():
                     raise SimulationError(self.deadlock())
@@ -418,17 +451,11 @@ class Simulation:
             assert rank.answer is not None
             rank.answer()
         elif len(self.queue):
-            self._step()
+            self.queue.step()
         else:
             return False
         self.relaxed += 1
         return True
-
-    def _step(self) -> None:
-        head_ns = self.queue.peek_ns()
-        assert head_ns is not None and head_ns >= self.now_ns, "virtual time ran backwards"
-        self.now_ns = head_ns
-        self.queue.step()
 
     @property
     def all_finished(self) -> bool:
@@ -439,6 +466,11 @@ class Simulation:
         self.advance()
         if any(not collective.end_ns >= 0 for collective in self.matcher.open.values()):
             raise SimulationError(self.deadlock())
+
+    def close(self) -> None:
+        """Nothing more will happen (also in a run that was ended): work that nobody waits for gets its times."""
+        for rank in self.ranks:
+            rank.timeline.close()
 
     # -------------------------------------------------------------- what went wrong
 

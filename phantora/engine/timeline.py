@@ -3,6 +3,7 @@
 A stream runs its items in issue order; an item begins at max(host time of its launch, end of the stream's previous item,
 events waited for). Nothing here needs a global order: kernels of one rank do not influence another's, so an item is evaluated
 as soon as its inputs are known. Only a collective couples ranks: its stream stops until `Collectives` says when it ended.
+(`contended_timeline` has the variant in which kernels and collectives of one GPU slow each other down.)
 
 Rows of the trace are numbered in host issue order, when a record arrives, not when it is evaluated: so they are the same in
 every run.
@@ -17,7 +18,7 @@ from typing import Any
 from phantora.engine.protocol import RECORD, Kind
 from phantora.trace.model import RankTrace
 
-_OP, _RECORD, _WAIT, _COLLECTIVE, _MARKER = range(5)
+OP, RECORD_EVENT, WAIT, COLLECTIVE, MARKER = range(5)  # kinds of items: (kind, host_ns, what, duration_ns of an OP)
 
 Waiter = Callable[[int], None]
 
@@ -79,6 +80,8 @@ class RankTimeline:
     finish_collective(kernel, end_ns) once, when all its parts have ended.
     """
 
+    queues_kernels = False  # whether even a kernel whose inputs are known is queued instead of evaluated
+
     def __init__(self, rank: int, arrive: Callable[[CollectiveKernel, int], None]) -> None:
         self.rank = rank
         self.trace = RankTrace(rank)
@@ -96,8 +99,11 @@ class RankTimeline:
         key = (device, number)
         found = self.streams.get(key)
         if found is None:
-            found = self.streams[key] = Stream(device, number)
+            found = self.streams[key] = self._new_stream(device, number)
         return found
+
+    def _new_stream(self, device: int, number: int) -> Stream:
+        return Stream(device, number)
 
     def event(self, number: int) -> Event | None:
         return self.events.get(number)
@@ -111,7 +117,7 @@ class RankTimeline:
         streams, trace = self.streams, self.trace
         devices, numbers, issue = trace.device, trace.stream, trace.issue_ns
         signature, starts, ends = trace.signature, trace.start_ns, trace.end_ns
-        clock_ns = self.clock_ns
+        clock_ns, queues_kernels = self.clock_ns, self.queues_kernels
         for kind, device, thread, host_ns, a, b, c in RECORD.iter_unpack(data):
             if thread == 0 and host_ns > clock_ns:
                 clock_ns = host_ns
@@ -122,10 +128,10 @@ class RankTimeline:
                 numbers.append(b)
                 issue.append(host_ns)
                 signature.append(self.signatures[a])
-                if stream.queue or stream.stopped_by is not None:
+                if queues_kernels or stream.queue or stream.stopped_by is not None:
                     starts.append(-1)
                     ends.append(-1)
-                    stream.queue.append((_OP, host_ns, row, self.durations[a]))
+                    stream.queue.append((OP, host_ns, row, self.durations[a]))
                     continue
                 begin_ns = host_ns if host_ns > stream.end_ns else stream.end_ns
                 end_ns = begin_ns + self.durations[a]
@@ -146,11 +152,11 @@ class RankTimeline:
     def _other(self, kind: int, device: int, host_ns: int, a: int, b: int, c: int) -> None:
         if kind == Kind.EVENT_RECORD:
             event = self.events[a] = Event()
-            self._issue(self.stream(device, b), (_RECORD, host_ns, event))
+            self._issue(self.stream(device, b), (RECORD_EVENT, host_ns, event))
         elif kind == Kind.EVENT_WAIT:
             event = self.events.get(a)
             if event is not None:
-                self._issue(self.stream(device, b), (_WAIT, host_ns, event))
+                self._issue(self.stream(device, b), (WAIT, host_ns, event))
         elif kind == Kind.EVENT_DESTROY:
             self.events.pop(a, None)
         elif kind == Kind.COLLECTIVE:
@@ -186,9 +192,9 @@ class RankTimeline:
         communicator = parts[0].communicator
         previous = self.communicators.get(communicator)
         if previous is not None:
-            self._issue(stream, (_WAIT, host_ns, previous))
+            self._issue(stream, (WAIT, host_ns, previous))
         self.communicators[communicator] = kernel.done
-        self._issue(stream, (_COLLECTIVE, host_ns, kernel))
+        self._issue(stream, (COLLECTIVE, host_ns, kernel))
 
     # -------------------------------------------------------------- evaluation
 
@@ -202,19 +208,19 @@ class RankTimeline:
         """Run one item at the head of a stream; may leave the stream stopped."""
         kind, host_ns, what = item[:3]
         ready_ns = max(host_ns, stream.end_ns)
-        if kind == _OP:
+        if kind == OP:
             stream.end_ns, stream.last_row = ready_ns + item[3], what
             self.trace.start_ns[what], self.trace.end_ns[what] = ready_ns, stream.end_ns
             self._depend(stream, what)
-        elif kind == _RECORD:
+        elif kind == RECORD_EVENT:
             what.resolve(ready_ns, stream.last_row)
-        elif kind == _WAIT:
+        elif kind == WAIT:
             if what.time_ns is not None:
                 self._pass(stream, what)
             else:
                 stream.stopped_by = what
                 what.when_known(lambda _: self._resume_after(stream, what))
-        elif kind == _COLLECTIVE:
+        elif kind == COLLECTIVE:
             stream.stopped_by = what
             what.ready_ns = ready_ns
             self._depend(stream, what.row)
@@ -254,4 +260,7 @@ class RankTimeline:
 
     def when_done(self, stream: Stream, waiter: Waiter) -> None:
         """Call `waiter(end_ns)` when everything now issued on `stream` is done (at once, if that is known)."""
-        self._issue(stream, (_MARKER, 0, waiter))
+        self._issue(stream, (MARKER, 0, waiter))
+
+    def close(self) -> None:
+        """No more records or events will come."""
