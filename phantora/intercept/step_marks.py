@@ -33,4 +33,4 @@ def _stepped(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         _first = weakref.ref(optimizer)
     if _first() is optimizer and session.is_rank_process():
         native: Any = sys.modules["phantora_native"]
-        native.emit(int(Kind.MARK), native.device(), session.string_id(MARK), 0)
+        native.emit(int(Kind.MARK), native.device(), session.string_id(MARK), 0, 0)
