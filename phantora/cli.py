@@ -227,6 +227,33 @@ def doctor() -> None:
     sys.exit(0 if all(finding.good for finding in findings) else 1)
 
 
+@main.command()
+@click.option("--cluster", default="dgx-h100", show_default=True, metavar="NAME|FILE.toml", help="Whose GPU.")
+@click.option("--prices", type=click.Path(dir_okay=False), metavar="FILE", help="A table of `phantora calibrate`.  [default: the shipped one]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("file", type=click.Path(dir_okay=False))
+def price(cluster: str, prices: str | None, as_json: bool, file: str) -> None:
+    """Price the operators described in FILE (JSON lines: op, shapes or numel, dtype, options; us to compare with)."""
+    from phantora.compute import price_command
+    from phantora.compute.pricer import pricer_of
+
+    rows = price_command.price_file(Path(file), pricer_of(cluster, prices))
+    click.echo(price_command.as_json(rows) if as_json else price_command.as_text(rows))
+
+
+@main.command()
+@click.option("--out", required=True, type=click.Path(dir_okay=False), metavar="FILE", help="The table, for --prices (.csv.gz).")
+@click.option("--from", "run", type=click.Path(), metavar="RUN", help="Measure the operators that this run met.  [default: the standard sweep]")
+@click.option("--cluster", default="hgx-h200", show_default=True, metavar="NAME|FILE.toml", help="Whose GPU this is: its peaks go into the table.")
+@click.option("--seconds", type=click.FloatRange(min=20), default=400, show_default=True, help="Time at most.")
+def calibrate(out: str, run: str | None, cluster: str, seconds: float) -> None:
+    """Measure operators on this machine's GPU (nothing is simulated) and write a price table."""
+    from phantora.cluster import load_cluster
+    from phantora.compute.calibrate_command import calibrate as measure
+
+    measure(Path(out), Path(run) if run else None, load_cluster(cluster), seconds, click.echo)
+
+
 def terminal_write(text: str, stream: TextIO) -> None:
     """Text of a rank, as it is."""
     stream.write(text)

@@ -16,7 +16,12 @@ PEAK_DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "i
 LAUNCH_CLASSES = (
     "kernel", "gemm", "attention", "reduction", "copy", "foreach", "optimizer", "collective", "event", "sync", "alloc",
 )  # fmt: skip
-
+UNITS = MappingProxyType({
+    "view": (1_000, 800), "gradient": (1_000, 1_500), "module": (6_000, 6_000), "parameter": (4_000, 4_000),
+    "subclass": (25_000, 25_000), "cpu_random": (3_000, 3_000),
+})  # fmt: skip
+"""Units of host time beside calls of the device -> (ns from Python, ns from the autograd engine) where a cluster does not
+say; estimates for a bare-metal core, a third of lab-h200's. docs/host_time.md"""
 
 CABLE_NS = {"rack": 0, "row": 100, "hall": 500}  # beyond latency_ns; light in glass takes 5 ns a metre
 
@@ -131,6 +136,10 @@ class HostSpec:
     launch_ns: Mapping[str, tuple[int, int]]
     """Class of call -> (host ns when called from Python, host ns when called by the autograd engine). Every class of
     LAUNCH_CLASSES is present."""
+    unit_ns: Mapping[str, tuple[int, int]] = field(default_factory=lambda: UNITS)
+    """Unit of host time -> (host ns from Python, from the autograd engine): a view, a kept gradient, a call of a module, a
+    parameter in an optimizer's step, an operator on a DTensor, 1024 random numbers made by the CPU. What a cluster does not
+    state is taken from UNITS."""
     cpu_speed: float = 1.0
     """Host of the cluster relative to the machine that records: measured host time is divided by it."""
     nccl_launch_ns: int = 4_500
@@ -142,12 +151,17 @@ class HostSpec:
         _require_not_negative(self, "nccl_launch_ns")
         for name in LAUNCH_CLASSES:
             _require(name in self.launch_ns, "launch_ns", f"lacks the class {name}")
-        for name, costs in self.launch_ns.items():
-            known = ", ".join(LAUNCH_CLASSES)
-            _require(name in LAUNCH_CLASSES, "launch_ns", f"has unknown class {name} (known: {known})")
+        self._check_costs("launch_ns", "class", LAUNCH_CLASSES)
+        object.__setattr__(self, "unit_ns", {**UNITS, **self.unit_ns})
+        self._check_costs("unit_ns", "unit", tuple(UNITS))
+
+    def _check_costs(self, field_name: str, noun: str, known: tuple[str, ...]) -> None:
+        costs_by_name: Mapping[str, tuple[int, int]] = getattr(self, field_name)
+        for name, costs in costs_by_name.items():
+            _require(name in known, field_name, f"has unknown {noun} {name} (known: {', '.join(known)})")
             is_pair = len(costs) == 2 and min(costs) >= 0
-            _require(is_pair, "launch_ns", f"of {name} must be [forward_ns, backward_ns], neither negative")
-        object.__setattr__(self, "launch_ns", MappingProxyType({k: tuple(v) for k, v in self.launch_ns.items()}))
+            _require(is_pair, field_name, f"of {name} must be [forward_ns, backward_ns], neither negative")
+        object.__setattr__(self, field_name, MappingProxyType({k: tuple(v) for k, v in costs_by_name.items()}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

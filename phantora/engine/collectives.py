@@ -105,6 +105,7 @@ class Matcher:
             members: tuple[int, ...] = (source, destination)
         else:
             key, members = (ranks, group, 0, 0, 0, part["seq"]), ranks
+        _check_root(rank, ranks, group, part, stack)
         collective = self.open.get(key)
         if collective is None:
             collective = self.open[key] = Collective(key, members, group)
@@ -135,6 +136,14 @@ class Matcher:
                     f"rank {first.rank}: {describe(collective, first)}, called from\n{first.stack}\n"
                     f"rank {second.rank}: {describe(collective, second)}, called from\n{second.stack}"
                 )
+
+
+def _check_root(rank: int, ranks: tuple[int, ...], group: str, part: dict[str, Any], stack: str) -> None:
+    root = part.get("root") or 0
+    if not 0 <= root < len(ranks):
+        raise SimulationError(
+            f"rank {rank} called {part['kind']} with root {root} on group {group!r}, which has {len(ranks)} ranks\n{stack}"
+        )
 
 
 def _compare_splits(collective: Collective) -> None:

@@ -2,11 +2,11 @@
 
 While a collective runs on a GPU (from the moment at which its last member is there to its end), the GPU's kernels need
 `compute_factor` times as long. Collectives begin and end in the order of the event queue, so how long a kernel takes is
-certain only when virtual time has got to its end. Kernels therefore stay in the queue of their stream until somebody needs to
-know: an item that matters to others (an event, a wait, a collective, a marker) and stands behind kernels has one event in
-the queue, at the time at which the kernels before it end if nothing changes. When a collective begins meanwhile, the event
-comes too early and is set again; when one ends, it is moved forward. So the number of events is that of such items, not
-of kernels, and what is evaluated is never taken back.
+certain only when virtual time has got to its end. Kernels therefore stay in the queue of their stream until somebody
+needs to know: an item that matters to others (an event, a wait, a collective, a marker) and stands behind kernels has
+one event in the event queue, at the time at which the kernels before it end if nothing changes. When a collective
+begins meanwhile, the event comes too early and is set again; when one ends, it is moved forward. So the number of
+events is that of such items, not of kernels, and what is evaluated is never taken back.
 
 A kernel's end follows from its start and from when its GPU was slow, so it does not matter how often it was predicted.
 """
@@ -81,11 +81,13 @@ class ContendedStream(Stream):
 
 
 class ContendedTimeline(RankTimeline):
-    """As RankTimeline, with begin_sharing() and end_sharing() for every collective; the caller steps the event queue."""
+    """As RankTimeline, told of every collective by begin_sharing() and end_sharing(); the caller steps the queue."""
 
     queues_kernels = True
 
-    def __init__(self, rank: int, arrive: Callable[[CollectiveKernel, int], None], queue: EventQueue, compute_factor: float) -> None:
+    def __init__(
+        self, rank: int, arrive: Callable[[CollectiveKernel, int], None], queue: EventQueue, compute_factor: float
+    ) -> None:
         super().__init__(rank, arrive)
         self._queue = queue
         self._factor = compute_factor

@@ -45,3 +45,7 @@ class Kind(enum.IntEnum):
     HOST_WAIT = 7  # a: begin_ns (host_ns is the end), b: what (0 stream, 1 event, 2 device), c: stream or event
     COLLECTIVE = 16  # a: collective call, b: stream
     MARK = 17  # a: string, b: +1 push, -1 pop, 0 instant
+
+
+UNIT_KINDS = {"view": 40, "gradient": 41, "module": 42, "parameter": 43, "subclass": 44, "cpu_random": 45}
+"""Unit of host time (cluster.spec.UNITS) -> its number beside the kinds of records, in native/record.h; never a record."""

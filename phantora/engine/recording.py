@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from phantora.cluster.spec import Cluster
 from phantora.engine.collectives import Collective
 from phantora.engine.simulation import Simulation
+from phantora.engine.threads import order_threads
 from phantora.trace.model import CollectiveInfo, GroupInfo, Run
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ def recorded_run(simulation: Simulation, cluster: Cluster, options: JobOptions, 
         run.ranks.append(trace)
         for where, count in rank.stand_ins.items():
             run.stand_ins[where] = run.stand_ins.get(where, 0) + count
+    for trace in run.ranks:
+        order_threads(trace)
     remarks = {remark for rank in simulation.ranks for remark in rank.remarks}
     run.notes = sorted(remarks)
     run.stand_ins = dict(sorted(run.stand_ins.items()))

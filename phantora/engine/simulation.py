@@ -9,15 +9,16 @@ rolled back, and the result does not depend on which message arrived first.
 
 from __future__ import annotations
 
-import enum
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from phantora.engine.collectives import Collective, Matcher, describe
+from phantora.engine.calls import Calls
+from phantora.engine.collectives import Collective, Matcher
 from phantora.engine.contended_timeline import ContendedTimeline
+from phantora.engine.deadlock import deadlock_text
 from phantora.engine.host_collectives import HostCollectives
 from phantora.engine.queue import BEGIN, NETWORK, EventQueue
+from phantora.engine.rank import Rank, State
 from phantora.engine.store import Store
 from phantora.engine.timeline import CollectiveKernel, RankTimeline, Stream
 from phantora.errors import SimulationError
@@ -28,41 +29,6 @@ from phantora.trace.model import SignatureInfo
 _MAX_KEPT_PAYLOADS = 4096  # per rank: contents of collectives that nobody has read; older ones were overwritten unread
 
 
-class State(enum.Enum):
-    """What a rank is doing, as far as the engine knows."""
-
-    ABSENT = "has not started"
-    RUNNING = "is running"
-    BLOCKED = "waits for the simulation"
-    PAYLOAD = "waits for the contents of a collective"
-    ORDERED = "waits for its turn"  # answered when no other rank can act before its clock
-    FINISHED = "has finished"
-
-
-class Rank:
-    """One rank: its timeline, and what it waits for."""
-
-    def __init__(self, number: int, timeline: RankTimeline) -> None:
-        self.number = number
-        self.timeline = timeline
-        self.state = State.ABSENT
-        self.call: dict[str, Any] = {}  # the call that blocks its main thread
-        self.answer: Callable[[], None] | None = None  # of an ORDERED call
-        self.stacks: dict[int, str] = {-1: ""}
-        self.payloads: OrderedDict[tuple[int, int], Collective] = OrderedDict()
-        self.unseen_wait = False  # waits for something that the engine cannot see (found by the watchdog)
-        self.stand_ins: dict[str, int] = {}
-        self.remarks: list[str] = []
-        self.error: str | None = None
-
-    @property
-    def bound_ns(self) -> int | None:
-        """Nothing this rank does from now on can happen earlier; None: it cannot act until it is answered."""
-        if self.state in (State.BLOCKED, State.FINISHED) or self.unseen_wait:
-            return None
-        return self.timeline.clock_ns
-
-
 class Simulation:
     """Owner of the event queue.
 
@@ -71,7 +37,11 @@ class Simulation:
     """
 
     def __init__(
-        self, world_size: int, network: Network, reply: Callable[[int, dict[str, Any]], None], contention: ContentionModel | None = None
+        self,
+        world_size: int,
+        network: Network,
+        reply: Callable[[int, dict[str, Any]], None],
+        contention: ContentionModel | None = None,
     ) -> None:
         self.queue = EventQueue()
         self.contention = contention
@@ -80,6 +50,7 @@ class Simulation:
         self.matcher = Matcher()
         self.store = Store()
         self.host_collectives = HostCollectives()
+        self._calls = Calls(self.store, self.host_collectives, self.answer)
         self.signatures: list[SignatureInfo] = []
         self.finished: list[Collective] = []
         self.relaxed = 0  # events processed although a rank that waits for contents stood at an earlier time
@@ -88,6 +59,7 @@ class Simulation:
         self._in_flight: dict[int, Collective] = {}
         self._network_entry: Any = None
         self._next_key = 0
+        self._has_answered = False
 
     def _timeline(self, number: int) -> RankTimeline:
         if self.contention is None:
@@ -139,6 +111,14 @@ class Simulation:
                 if len(rank.payloads) > _MAX_KEPT_PAYLOADS:
                     rank.payloads.popitem(last=False)
         rank.timeline.collective_calls[fields["id"]] = parts
+        self._check_abandoned([handle.collective for handle in parts])
+
+    def _check_abandoned(self, collectives: Iterable[Collective]) -> None:
+        """A collective that a rank left the job without joining will never run: said at once, because a rank that polls
+        for it would poll for ever."""
+        left = [number for number, rank in enumerate(self.ranks) if rank.ended_well]
+        if left and any(number in collective.missing() for collective in collectives for number in left):
+            raise SimulationError(self.deadlock())
 
     # -------------------------------------------------------------- collectives on the network
 
@@ -230,6 +210,7 @@ class Simulation:
         rank = self.ranks[number]
         rank.state = State.FINISHED
         rank.timeline.trace.host_end_ns = rank.timeline.clock_ns
+        self._check_abandoned(list(self.matcher.open.values()))
 
     def call(self, number: int, fields: dict[str, Any]) -> None:
         """A blocking call. Calls of background threads do not block the rank itself."""
@@ -237,179 +218,25 @@ class Simulation:
         if fields["main"]:
             rank.timeline.clock_ns = max(rank.timeline.clock_ns, fields["clock_ns"])
             rank.call, rank.state, rank.unseen_wait = fields, State.BLOCKED, False
-        handler = getattr(self, "_call_" + fields["method"], None)
-        if handler is None:
-            raise ValueError(f"rank {number}: unknown call {fields['method']!r}")
-        handler(rank, fields)
+        self._calls.take(rank, fields)
 
     def answer(self, rank: Rank, fields: dict[str, Any], wake_ns: int = 0, **reply: Any) -> None:
         """Answer a call; the rank runs on, not earlier than wake_ns."""
+        self._has_answered = True
         if fields["main"]:
             rank.state, rank.call, rank.answer = State.RUNNING, {}, None
             rank.timeline.clock_ns = max(rank.timeline.clock_ns, wake_ns)
         self._reply(rank.number, {"id": fields["id"], **reply})
 
-    def _in_order(self, rank: Rank, fields: dict[str, Any], answer: Callable[[], None]) -> None:
-        """Answer when no other rank can act before this one's clock, so that the outcome is a fact of virtual time."""
-        if fields["main"]:
-            rank.state, rank.answer = State.ORDERED, answer
-        else:
-            answer()
-
-    def _call_sync(self, rank: Rank, fields: dict[str, Any]) -> None:
-        timeline, what = rank.timeline, fields["what"]
-        if what == "event":
-            event = timeline.event(fields["event"])
-            if event is None:
-                self.answer(rank, fields, ns=fields["clock_ns"], streams=[])
-            else:
-                event.when_known(lambda time_ns: self.answer(rank, fields, time_ns, ns=time_ns, streams=[]))
-            return
-        device = fields["device"]
-        if what == "stream":
-            streams = [timeline.stream(device, fields["stream"])]
-        else:
-            streams = [stream for stream in timeline.streams.values() if stream.device == device]
-        ends: dict[int, int] = {}
-
-        def done(index: int, end_ns: int) -> None:
-            ends[index] = end_ns
-            if len(ends) == len(streams):
-                wake_ns = max(ends.values(), default=0)
-                rows = [[s.device, s.number, ends[i]] for i, s in enumerate(streams)]
-                self.answer(rank, fields, wake_ns, ns=wake_ns, streams=rows)
-
-        if not streams:
-            self.answer(rank, fields, ns=fields["clock_ns"], streams=[])
-        for index, stream in enumerate(streams):
-            timeline.when_done(stream, lambda end_ns, i=index: done(i, end_ns))
-
-    def _call_query(self, rank: Rank, fields: dict[str, Any]) -> None:
-        """Whether the work before an event (or on a stream) is done at the caller's clock."""
-        timeline, clock_ns = rank.timeline, fields["clock_ns"]
-        answered = []
-
-        def decide(time_ns: int | None) -> None:
-            if not answered:
-                answered.append(True)
-                self.answer(rank, fields, done=time_ns is not None and time_ns <= clock_ns)
-
-        if fields["what"] == "stream":
-            timeline.when_done(timeline.stream(fields["device"], fields["stream"]), decide)
-        else:
-            event = timeline.event(fields["event"])
-            if event is None:
-                decide(0)
-            else:
-                event.when_known(decide)
-        if not answered:  # not done, for certain, once nothing can happen before the caller's clock
-            self._in_order(rank, fields, lambda: decide(None))
-
-    def _call_sleep(self, rank: Rank, fields: dict[str, Any]) -> None:
-        """The rank wakes when all others have got to its clock."""
-        self._in_order(rank, fields, lambda: self.answer(rank, fields))
-
-    def _call_event_time(self, rank: Rank, fields: dict[str, Any]) -> None:
-        event = rank.timeline.event(fields["event"])
-        if event is None:
-            self.answer(rank, fields, ns=0)
-        else:
-            event.when_known(lambda time_ns: self.answer(rank, fields, ns=time_ns))
-
-    def _call_payload(self, rank: Rank, fields: dict[str, Any]) -> None:
-        collective = rank.payloads.get(tuple(fields["token"]))
-        if collective is None:
-            self.answer(rank, fields, payloads=None)
-        elif collective.announced:
-            self.answer(rank, fields, payloads=collective.payloads())
-        else:
-            if fields["main"]:
-                rank.state = State.PAYLOAD
-            collective.payload_waiters.append(lambda: self.answer(rank, fields, payloads=collective.payloads()))
-
-    def _call_host_fetch(self, rank: Rank, fields: dict[str, Any]) -> None:
-        def ready(wake_ns: int, payloads: list[bytes | None]) -> None:
-            self.answer(rank, fields, wake_ns, ns=max(wake_ns, fields["clock_ns"]), payloads=payloads)
-
-        self.host_collectives.when_complete(fields["group"], tuple(fields["ranks"]), fields["seq"], ready)
-
-    def _call_store_get(self, rank: Rank, fields: dict[str, Any]) -> None:
-        def present(set_ns: int) -> None:
-            self.answer(rank, fields, set_ns, ns=max(set_ns, fields["clock_ns"]), value=self.store.get(fields["key"]))
-
-        self.store.when_present([fields["key"]], present)
-
-    def _call_store_wait(self, rank: Rank, fields: dict[str, Any]) -> None:
-        self.store.when_present(fields["keys"], lambda set_ns: self.answer(rank, fields, set_ns, ns=max(set_ns, fields["clock_ns"])))
-
-    def _call_store_set(self, rank: Rank, fields: dict[str, Any]) -> None:
-        self.store.set(fields["key"], fields["value"], fields["clock_ns"])
-        self.answer(rank, fields)
-
-    def _call_store_add(self, rank: Rank, fields: dict[str, Any]) -> None:
-        self._in_order(
-            rank, fields, lambda: self.answer(rank, fields, value=self.store.add(fields["key"], fields["amount"], fields["clock_ns"]))
-        )
-
-    def _call_store_check(self, rank: Rank, fields: dict[str, Any]) -> None:
-        self._in_order(rank, fields, lambda: self.answer(rank, fields, present=self.store.present(fields["keys"], fields["clock_ns"])))
-
-    def _call_store_compare_set(self, rank: Rank, fields: dict[str, Any]) -> None:
-        def act() -> None:
-            value = self.store.compare_set(fields["key"], fields["expected"], fields["desired"], fields["clock_ns"])
-            self.answer(rank, fields, value=value)
-
-        self._in_order(rank, fields, act)
-
-    def _call_store_append(self, rank: Rank, fields: dict[str, Any]) -> None:
-        def act() -> None:
-            self.store.append(fields["key"], fields["value"], fields["clock_ns"])
-            self.answer(rank, fields)
-
-        self._in_order(rank, fields, act)
-
-    def _call_store_delete(self, rank: Rank, fields: dict[str, Any]) -> None:
-        self._in_order(rank, fields, lambda: self.answer(rank, fields, deleted=self.store.delete(fields["key"])))
-
-    def _call_store_num_keys(self, rank: Rank, fields: dict[str, Any]) -> None:
-        self._in_order(rank, fields, lambda: self.answer(rank, fields, n=self.store.num_keys()))
-
-    def _call_store_list(self, rank: Rank, fields: dict[str, Any]) -> None:
-        self._in_order(rank, fields, lambda: self.answer(rank, fields, keys=self.store.keys(fields.get("prefix", ""))))
-
-    def _call_store_queue_push(self, rank: Rank, fields: dict[str, Any]) -> None:
-        def act() -> None:
-            self.store.push(fields["key"], fields["value"], fields["clock_ns"])
-            self.answer(rank, fields)
-
-        self._in_order(rank, fields, act)
-
-    def _call_store_queue_pop(self, rank: Rank, fields: dict[str, Any]) -> None:
-        def present(_: int) -> None:
-            value = self.store.pop(fields["key"])
-            assert value is not None
-            self.answer(rank, fields, value[1], ns=max(value[1], fields["clock_ns"]), value=value[0])
-
-        if fields.get("block", True):
-            self.store.when_present([f"\0queue/{fields['key']}"], present)
-            return
-
-        def act() -> None:
-            value = self.store.pop(fields["key"])
-            self.answer(rank, fields, value=None if value is None else value[0])
-
-        self._in_order(rank, fields, act)
-
-    def _call_store_queue_len(self, rank: Rank, fields: dict[str, Any]) -> None:
-        self._in_order(rank, fields, lambda: self.answer(rank, fields, n=self.store.queue_len(fields["key"])))
-
     # -------------------------------------------------------------- advancing
 
     def advance(self) -> None:
         """Process everything that is certain. SimulationError when nothing can ever move again."""
+        holder, self._has_answered = self._holder(), False
         while True:
             head_ns = self.queue.peek_ns()
-            holder = self._holder()
+            if self._has_answered:  # nothing else moves a rank while events are processed
+                holder, self._has_answered = self._holder(), False
             if head_ns is not None and (holder is None or head_ns <= holder[0]):
                 self.queue.step()
             elif holder is None:
@@ -472,35 +299,6 @@ class Simulation:
         for rank in self.ranks:
             rank.timeline.close()
 
-    # -------------------------------------------------------------- what went wrong
-
     def deadlock(self) -> str:
         """Who waits for whom, with the calls and Python stacks."""
-        lines = ["no rank can go on: a collective was not joined by all of its ranks"]
-        for collective in sorted(self.matcher.open.values(), key=lambda c: c.key):
-            if collective.begun or not collective.members:
-                continue
-            missing = collective.missing()
-            if missing:
-                first = collective.members[min(collective.members)]
-                lines.append(f"{describe(collective, first)}: joined by ranks {sorted(collective.members)}, not by ranks {missing}")
-                lines.append(f"rank {first.rank} called it from\n{first.stack}")
-        lines += self.host_collectives.incomplete()
-        for rank in self.ranks:
-            if rank.call:
-                stack = rank.stacks.get(rank.call.get("stack", -1), "")
-                lines.append(f"rank {rank.number} {rank.state.value} ({_call_text(rank.call)}) at\n{stack}")
-            else:
-                lines.append(f"rank {rank.number} {rank.state.value}")
-        if len(lines) == 1 + len(self.ranks):
-            lines[0] = "no rank can go on: their calls wait for one another"
-        return "\n".join(lines)
-
-
-def _call_text(call: dict[str, Any]) -> str:
-    method = call["method"]
-    if method == "sync":
-        return f"{call['what']} synchronize"
-    if method in ("store_get", "store_wait"):
-        return f"{method.replace('_', '.')} {call.get('key') or call.get('keys')}"
-    return method
+        return deadlock_text(self.matcher, self.host_collectives, self.ranks)

@@ -116,7 +116,7 @@ class RankTimeline:
             raise ValueError(f"rank {self.rank}: a batch of records of {len(data)} bytes is not whole")
         streams, trace = self.streams, self.trace
         devices, numbers, issue = trace.device, trace.stream, trace.issue_ns
-        signature, starts, ends = trace.signature, trace.start_ns, trace.end_ns
+        signature, starts, ends, threads = trace.signature, trace.start_ns, trace.end_ns, trace.thread
         clock_ns, queues_kernels = self.clock_ns, self.queues_kernels
         for kind, device, thread, host_ns, a, b, c in RECORD.iter_unpack(data):
             if thread == 0 and host_ns > clock_ns:
@@ -127,6 +127,7 @@ class RankTimeline:
                 devices.append(device)
                 numbers.append(b)
                 issue.append(host_ns)
+                threads.append(thread)
                 signature.append(self.signatures[a])
                 if queues_kernels or stream.queue or stream.stopped_by is not None:
                     starts.append(-1)
@@ -143,13 +144,14 @@ class RankTimeline:
             elif kind == Kind.ALLOC or kind == Kind.FREE:
                 trace.memory_device.append(device)
                 trace.memory_ns.append(host_ns)
+                trace.memory_thread.append(thread)
                 trace.allocated_bytes.append(b)
                 trace.reserved_bytes.append(c)
             else:
-                self._other(kind, device, host_ns, a, b, c)
+                self._other(kind, device, thread, host_ns, a, b, c)
         self.clock_ns = clock_ns
 
-    def _other(self, kind: int, device: int, host_ns: int, a: int, b: int, c: int) -> None:
+    def _other(self, kind: int, device: int, thread: int, host_ns: int, a: int, b: int, c: int) -> None:
         if kind == Kind.EVENT_RECORD:
             event = self.events[a] = Event()
             self._issue(self.stream(device, b), (RECORD_EVENT, host_ns, event))
@@ -160,7 +162,7 @@ class RankTimeline:
         elif kind == Kind.EVENT_DESTROY:
             self.events.pop(a, None)
         elif kind == Kind.COLLECTIVE:
-            self._collective(self.stream(device, b), host_ns, a)
+            self._collective(self.stream(device, b), thread, host_ns, a)
         elif kind == Kind.HOST_WAIT:
             trace = self.trace
             trace.wait_begin_ns.append(a)
@@ -173,13 +175,14 @@ class RankTimeline:
         elif kind != Kind.RECORD_STREAM:
             raise ValueError(f"rank {self.rank}: record of unknown kind {kind}")
 
-    def _collective(self, stream: Stream, host_ns: int, call: int) -> None:
+    def _collective(self, stream: Stream, thread: int, host_ns: int, call: int) -> None:
         trace = self.trace
         parts = self.collective_calls.pop(call)
         row = len(trace.start_ns)
         trace.device.append(stream.device)
         trace.stream.append(stream.number)
         trace.issue_ns.append(host_ns)
+        trace.thread.append(thread)
         trace.signature.append(-1 - len(trace.work_collectives))
         trace.work_collectives.append(())  # numbered when the run is finished
         trace.start_ns.append(-1)

@@ -48,7 +48,9 @@ class BootConfig:
     """Host of the cluster relative to this machine; divides measured host time."""
     call_cost_ns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Class of call (HostSpec.launch_ns) -> (forward_ns, backward_ns); here 'event', 'sync', 'alloc', 'collective'."""
-    parts: tuple[str, ...] = ("patches", "kernels", "distributed")
+    unit_ns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Unit of host time (HostSpec.unit_ns) -> (forward_ns, backward_ns)."""
+    parts: tuple[str, ...] = ("patches", "kernels", "host_time", "distributed")
     """Parts of the interception above the native device; fewer of them for tests and tools."""
     on_torch_ready: Sequence[Callable[[], None]] = ()
     """Called once, at the end of `import torch`."""
@@ -126,6 +128,7 @@ class Boot:
         self.native.ready(torch.OutOfMemoryError)
         self._call("patches", "install")
         self._call("kernels", "install")
+        self._call("host_time", "install")
         self.torch_is_ready = True
         if _C10D in sys.modules:
             self._call("distributed", "install_ops")
@@ -147,7 +150,7 @@ class Boot:
 
     def set_costs(self, host_factor: float) -> None:
         """Tell the device what calls cost that launch no kernel."""
-        from phantora.engine.protocol import Kind
+        from phantora.engine.protocol import UNIT_KINDS, Kind
 
         assert self.native is not None
         query, costs = 32, self.config.call_cost_ns  # native/record.h: Kind::kQuery
@@ -160,6 +163,8 @@ class Boot:
             if name in costs:
                 for kind in kinds:
                     self.native.set_call_cost_ns(int(kind), *(round(cost * host_factor) for cost in costs[name]))
+        for name, unit_cost in self.config.unit_ns.items():
+            self.native.set_call_cost_ns(UNIT_KINDS[name], *(round(cost * host_factor) for cost in unit_cost))
         self.native.set_clock_mode(self.config.measured_host_time, host_factor / self.config.host_speed)
 
 

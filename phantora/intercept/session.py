@@ -47,6 +47,7 @@ class Session:
         self.replies: dict[int, dict[str, Any]] = {}
         self.reading = False
         self.changed = threading.Condition()
+        self.defining = threading.RLock()  # a number and its definition are one step, whichever thread makes it
 
 
 _session = Session()
@@ -74,7 +75,7 @@ def detach_after_fork() -> None:
     if s.sock is not None:
         s.sock = None
         _native().reset_after_fork()
-    s.changed, s.reading = threading.Condition(), False
+    s.changed, s.reading, s.defining = threading.Condition(), False, threading.RLock()
 
 
 def set_pricer(pricer: Any) -> None:
@@ -125,10 +126,11 @@ def define(frame: int, payload: dict[str, Any]) -> None:
 
 def string_id(text: str) -> int:
     """A number for `text`, for records that name something."""
-    known = _session.strings.get(text)
-    if known is None:
-        known = _session.strings[text] = len(_session.strings)
-        define(Frame.STRING, {"id": known, "text": text})
+    with _session.defining:
+        known = _session.strings.get(text)
+        if known is None:
+            known = _session.strings[text] = len(_session.strings)
+            define(Frame.STRING, {"id": known, "text": text})
     return known
 
 
@@ -143,11 +145,12 @@ def stack_id() -> int:
         key.append(id(code))
         key.append(frame.f_lineno)
         frame = frame.f_back
-    known = _session.stacks.get(tuple(key))
-    if known is None:
-        known = _session.stacks[tuple(key)] = len(_session.stacks)
-        _session.code_objects.extend(codes)
-        define(Frame.STACK, {"id": known, "text": _format_stack(codes, key[1::2])})
+    with _session.defining:
+        known = _session.stacks.get(tuple(key))
+        if known is None:
+            known = _session.stacks[tuple(key)] = len(_session.stacks)
+            _session.code_objects.extend(codes)
+            define(Frame.STACK, {"id": known, "text": _format_stack(codes, key[1::2])})
     return known
 
 
@@ -189,12 +192,13 @@ def register_price(call: OpCall) -> int:
 def define_signature(duration_ns: int, host_ns: tuple[int, int], fields: dict[str, Any]) -> int:
     """Tell device and engine of a kernel; host_ns: cost of a launch from Python, from the autograd engine."""
     s = _session
-    if s.speed is not None:
-        duration_ns = s.speed.kernel_ns(s.num_signatures, duration_ns)
-        host_ns = (s.speed.host_ns(host_ns[0]), s.speed.host_ns(host_ns[1]))
-    s.num_signatures += 1
-    number = _native().define_signature(duration_ns, *host_ns)
-    define(Frame.SIGNATURE, {"id": number, "duration_ns": duration_ns, **fields})
+    with s.defining:
+        if s.speed is not None:
+            duration_ns = s.speed.kernel_ns(s.num_signatures, duration_ns)
+            host_ns = (s.speed.host_ns(host_ns[0]), s.speed.host_ns(host_ns[1]))
+        s.num_signatures += 1
+        number = _native().define_signature(duration_ns, *host_ns)
+        define(Frame.SIGNATURE, {"id": number, "duration_ns": duration_ns, **fields})
     return number
 
 

@@ -41,4 +41,5 @@ def boot_config(cluster: Cluster, options: JobOptions) -> Any:
         measured_host_time=options.host_time == "measured",
         host_speed=cluster.host.cpu_speed,
         call_cost_ns=dict(cluster.host.launch_ns),
+        unit_ns=dict(cluster.host.unit_ns),
     )

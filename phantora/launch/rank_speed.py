@@ -1,7 +1,7 @@
 """How fast one rank is: its cluster's [[straggler]] and [jitter] tables, applied in the rank's own process.
 
-All that a rank's times come from are the durations and host costs of its signatures, and the host costs of its calls: scaled
-where they are defined, so neither the native device nor the engine knows of stragglers.
+All that a rank's times come from are the durations and host costs of its signatures, and the host costs of its calls:
+scaled where they are defined, so neither the native device nor the engine knows of stragglers.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from phantora.compute import OpCall, TensorSpec
-from phantora.compute.build_table import call, contiguous
+from phantora.compute.described.specs import call
+from phantora.compute.described.specs import dense as contiguous
 
 __all__ = ["call", "contiguous", "like", "mm", "pointwise", "transposed"]
 

@@ -109,7 +109,7 @@ def test_layouts_of_pointwise_operands(h200: Pricer) -> None:
     broadcast = ns(h200, pointwise("mul", x, x, row))
     crossed = ns(h200, pointwise("mul", x, x, transposed(8192, 4096, F32)))
     assert broadcast < crossed and same < crossed
-    assert broadcast == pytest.approx(8192 * 4096 / 315, rel=0.05)  # 315 elements/ns, although it moves less
+    assert broadcast > 1.3 * same * 2 / 3  # a third less traffic, but an offset is computed for every element
     half = contiguous((8192, 4096), BF16)
     assert ns(h200, pointwise("mul", x, x, half)) > same
 
@@ -151,7 +151,8 @@ def test_output_mask_of_convolution_backward(h200: Pricer) -> None:
     both, weight_only, nothing_but_bias = (
         h200.price(make(m)) for m in ((True, True, False), (False, True, False), (False, False, True))
     )
-    assert weight_only.duration_ns == pytest.approx(both.duration_ns / 2, rel=0.01)
+    input_only = h200.price(make((True, False, False)))
+    assert weight_only.duration_ns + input_only.duration_ns == pytest.approx(both.duration_ns, abs=2)
     assert 0 < nothing_but_bias.duration_ns < weight_only.duration_ns
 
 
@@ -164,7 +165,7 @@ def test_kernels_per_operator(h200: Pricer) -> None:
     assert h200.price(backward).num_kernels == 2
     q = contiguous((8, 12, 1024, 64), BF16)
     attention = call("_cudnn_attention_backward", [q, q, q], grad_out=q, query=q, key=q, value=q, is_causal=True)
-    assert h200.price(attention).num_kernels == 3
+    assert h200.price(attention).num_kernels == 4
     table, index = contiguous((50257, 768), F32), contiguous((8192,), "int64")
     assert h200.price(call("embedding_dense_backward", table, grad_output=x, indices=index)).num_kernels > 10
     few = contiguous((1024,), "int64")

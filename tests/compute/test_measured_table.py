@@ -9,43 +9,36 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from phantora.cluster.loader import load_cluster
 from phantora.compute import Pricer, load
-from phantora.compute.build_table import H200, call_of, in_step_ns, read_rows, write
-from phantora.compute.families import MODELS, describe
-from phantora.compute.roof import Roof
-from phantora.compute.table import DEFAULT_TABLE, Curve, fit
+from phantora.compute.build_table import H200, is_held_out, read_rows, table_of, timed_call, write
+from phantora.compute.table import DEFAULT_TABLE, MeasuredGpu, Table, measured_gpu, prefixes
 
-# Median leave-one-out error per family of curves, as measured when the table was made, rounded up.
+SWEEP = Path(__file__).parents[2] / "validation" / "data" / "h200" / "operators.jsonl.gz"
+
+# Median error, over 20 us, of rows held out of the table, when it was made, rounded up.
 LIMITS = {
-    "gemm": 0.07,
-    "sdpa": 0.07,
-    "conv": 0.17,
-    "batch_norm": 0.11,
-    "stream": 0.03,
-    "rows": 0.11,
-    "items": 0.06,
-    "foreach": 0.05,
-    "row_gather": 0.08,
-    "index_add": 0.04,
-    "scatter_atomic": 0.05,
-    "embedding_sorted": 0.15,
-}
+    "gemm": 0.11, "attention": 0.09, "convolution": 0.10, "normalization": 0.07, "softmax": 0.07, "elementwise": 0.06,
+    "reduction": 0.11, "foreach": 0.05, "optimizer": 0.08, "indexing": 0.08, "embedding": 0.08, "spatial": 0.11,
+    "sort": 0.20, "copy": 0.12,
+}  # fmt: skip
 
 
 def test_table_says_where_it_comes_from() -> None:
     table = load()
     assert {"gpu", "driver", "torch", "date", "method"} <= set(table.provenance)
     assert table.gpu.name == "NVIDIA H200" and table.gpu.num_sms == 132
-    assert DEFAULT_TABLE.stat().st_size < 64 << 10
+    assert DEFAULT_TABLE.stat().st_size < 128 << 10
 
 
 def test_table_loads_fast() -> None:
     load()
     start = time.perf_counter()
     load()
-    assert time.perf_counter() - start < 0.05
+    assert time.perf_counter() - start < 0.15
 
 
 def test_incomplete_header_is_named(tmp_path: Path) -> None:
@@ -56,60 +49,69 @@ def test_incomplete_header_is_named(tmp_path: Path) -> None:
         load(path)
 
 
-def test_measured_points_are_reproduced(reference: Path, h200: Pricer) -> None:
-    """Every benchmark line, priced as a call, gives its measured time (0.2 % where two lines time the same call)."""
-    exact = total = 0
-    for row in read_rows(reference / "ops.jsonl.gz"):
-        call = call_of(row)
-        if call is None:
-            continue
-        price = h200.price(call)
-        expected = in_step_ns(describe(call)[0].curves[0], row["us"] * 1e3)
-        total += 1
-        exact += abs(price.duration_ns - expected) <= max(1, 0.002 * expected)
-        assert price.source == "measured"
-        assert price.duration_ns == pytest.approx(expected, rel=0.05)
-    assert total > 1800 and exact / total > 0.97
-
-
 def test_building_again_gives_the_shipped_table(reference: Path, tmp_path: Path) -> None:
-    header = {key: value for key, value in load().provenance.items()}
-    write(read_rows(reference / "ops.jsonl.gz"), header, tmp_path / "again.csv.gz")
+    rows = read_rows(reference / "ops.jsonl.gz") + read_rows(SWEEP)
+    header = load().provenance
+    write(table_of(rows, header, measured_gpu(header, DEFAULT_TABLE)), tmp_path / "again.csv.gz")
     assert gzip.decompress((tmp_path / "again.csv.gz").read_bytes()) == gzip.decompress(DEFAULT_TABLE.read_bytes())
     assert set(H200) <= set(header)
 
 
-def test_leave_one_out_errors_are_bounded(capsys: pytest.CaptureFixture[str]) -> None:
-    table = load()
-    roof = Roof(table.gpu)
+def test_held_out_rows_are_predicted(reference: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A third of the sweep is priced by a table made of the rest (rates of families were fitted on all)."""
+    sweep = read_rows(SWEEP)
+    kept = read_rows(reference / "ops.jsonl.gz") + [row for row in sweep if not is_held_out(row)]
+    cluster = load_cluster("lab-h200")
+    pricer = Pricer(cluster.gpu, cluster.host, table_of(kept, H200, measured_gpu(H200, DEFAULT_TABLE)))
     errors: dict[str, list[float]] = defaultdict(list)
-    for name in table.points:
-        model, weights = MODELS[name.split("/")[0]]
-        curve = table.curve(name, lambda curve_name, at, model=model: model(curve_name, at, roof), weights)
-        assert curve is not None
-        for i in range(len(curve.logs) if len(curve.logs) > 1 else 0):
-            others = Curve({}, curve.logs[:i] + curve.logs[i + 1 :], curve.residuals[:i] + curve.residuals[i + 1 :])
-            x = curve.logs[i]
-            predicted = (others._linear(x[0]) if len(x) == 1 else others._nearest(x))[0]
-            errors[name.split("/")[0]].append(abs(math.expm1(predicted - curve.residuals[i])))
+    for row in filter(is_held_out, sweep):
+        timed = timed_call(row)
+        if timed is not None and timed[1] > 20_000:
+            price = pricer.price(timed[0])
+            errors[price.family].append(abs(price.duration_ns / timed[1] - 1))
     with capsys.disabled():
-        print("\nleave-one-out error: points, median, 90th percentile")
+        print("\nheld-out rows over 20 us: points, median, 90th percentile of the error")
         for family, values in sorted(errors.items()):
-            ninth = sorted(values)[int(0.9 * len(values))]
-            print(f"  {family:18s} {len(values):5d} {statistics.median(values):7.1%} {ninth:7.1%}")
-    for family, values in errors.items():
-        assert statistics.median(values) <= LIMITS[family], family
+            print(f"  {family:16s} {len(values):5d} {statistics.median(values):7.1%} {sorted(values)[int(0.9 * len(values))]:7.1%}")
+    for family, limit in LIMITS.items():
+        assert statistics.median(errors[family]) <= limit, family
 
 
-def test_interpolation_is_exact_for_a_power_law() -> None:
-    """Residuals of time = 3 x model are constant, so any position between and beyond gives 3 x model."""
-    points = [((n,), 3.0 * n, 0.0) for n in (10, 100, 1000)]
-    curve = fit(points, lambda at: float(at[0]), (1.0,))
-    for n in (10, 50, 300, 5000):
-        assert math.exp(curve.residual((n,), (1.0,))[0]) == pytest.approx(3.0)
+GPU = MeasuredGpu("X", "9.0", 132, 4.8e12, 50 << 20, {"float32": 1e12})
 
 
-def test_distance_is_in_doublings() -> None:
-    curve = fit([((16, 16), 1.0, 0.0), ((1024, 16), 1.0, 0.0)], lambda at: 1.0, (1.0, 0.5))
-    assert curve.residual((16, 64), (1.0, 0.5))[1] == pytest.approx(1.0)
-    assert curve.residual((32, 16), (1.0, 0.5))[1] == pytest.approx(1.0)
+def power_law(at: tuple[int, ...]) -> float:
+    return float(math.prod(at))
+
+
+def test_interpolation_is_exact_for_a_constant_residual() -> None:
+    """time = 3 x model everywhere: so it is between the points too."""
+    points = [((n,), 3.0 * n, 0.0, 0) for n in (16, 64, 256, 1024)]
+    table = Table(GPU, {}, {"m/a/b": points})
+    for n in (32, 100, 500):
+        residual, _ = table.residual(("m/a/b",), (n,), lambda _, at: power_law(at), (1.0,))
+        assert math.exp(residual) == pytest.approx(3.0, rel=0.05)
+
+
+def test_far_from_all_points_the_model_stands_alone() -> None:
+    table = Table(GPU, {}, {"m/a/b": [((16,), 48.0, 0.0, 0)]})
+    residual, distance = table.residual(("m/a/b",), (1 << 40,), lambda _, at: power_law(at), (1.0,))
+    assert abs(residual) < 1e-3 and distance > 30
+
+
+def test_an_operator_without_points_takes_the_correction_of_its_relatives() -> None:
+    points = {f"m/a/{op}": [((n,), 2.0 * n, 0.0, 0) for n in (16, 64, 256)] for op in ("b", "c", "d")}
+    residual, _ = Table(GPU, {}, points).residual(("m/a/new",), (64,), lambda _, at: power_law(at), (1.0,))
+    assert math.exp(residual) == pytest.approx(2.0, rel=0.1)
+
+
+def test_kernels_are_those_of_the_nearest_counted_point() -> None:
+    table = Table(GPU, {}, {"m/a/b": [((16,), 1.0, 0.0, 2), ((1024,), 1.0, 0.0, 5), ((20,), 1.0, 0.0, 0)]})
+    assert table.num_kernels(("m/a/b",), (20,), (1.0,)) == 2
+    assert table.num_kernels(("m/a/b",), (700,), (1.0,)) == 5
+    assert table.num_kernels(("m/x/y",), (700,), (1.0,)) == 0
+
+
+def test_prefixes_go_from_the_general_to_the_special() -> None:
+    assert prefixes("a/b/c") == ["a/b", "a/b/c"]
+    assert np.isfinite(load().points["stream/all/add/4"][0][1])

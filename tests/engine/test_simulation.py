@@ -6,68 +6,11 @@ import itertools
 from typing import Any
 
 import pytest
+from harness import Harness
 
-from phantora.engine.protocol import RECORD, Kind
-from phantora.engine.simulation import Simulation, State
+from phantora.engine.protocol import Kind
+from phantora.engine.simulation import State
 from phantora.errors import SimulationError
-from phantora.network.operation import CommOperation
-
-
-class FixedNetwork:
-    """Every operation takes `duration_ns`."""
-
-    def __init__(self, duration_ns: int) -> None:
-        self.duration_ns = duration_ns
-        self.ends: dict[int, int] = {}
-
-    def begin(self, key: int, operation: CommOperation, now_ns: int) -> None:
-        self.ends[key] = now_ns + self.duration_ns
-
-    def next_ns(self) -> int | None:
-        return min(self.ends.values(), default=None)
-
-    def advance(self, now_ns: int) -> list[int]:
-        done = [key for key, end in self.ends.items() if end == now_ns]
-        for key in done:
-            del self.ends[key]
-        return done
-
-
-class Harness:
-    """Drives a Simulation as ranks would, by hand."""
-
-    def __init__(self, world_size: int, duration_ns: int = 1000) -> None:
-        self.replies: list[tuple[int, dict[str, Any]]] = []
-        self.simulation = Simulation(world_size, FixedNetwork(duration_ns), lambda rank, message: self.replies.append((rank, message)))
-        self.ids = itertools.count()
-        for rank in range(world_size):
-            self.simulation.hello(rank)
-            self.simulation.stack(rank, {"id": 0, "text": f'  File "train.py", line {rank}, in main'})
-
-    def signature(self, rank: int, number: int, duration_ns: int) -> None:
-        self.simulation.signature(
-            rank,
-            dict(id=number, name=f"op{duration_ns}", inputs=[], outputs=[], duration_ns=duration_ns, num_kernels=1, source="roofline", flops=0, bytes=0, family="x"),
-        )
-
-    def record(self, rank: int, kind: Kind, host_ns: int, a: int = 0, b: int = 0, c: int = 0) -> None:
-        self.simulation.records(rank, RECORD.pack(kind, 0, 0, host_ns, a, b, c))
-
-    def collective(self, rank: int, host_ns: int, seq: int, stream: int = 1, ranks: tuple[int, ...] | None = None, **part: Any) -> None:
-        ranks = ranks or tuple(range(len(self.simulation.ranks)))
-        fields = dict(kind="all_reduce", seq=seq, bytes=1024, dtype="float32", count=256, root=0, reduce_op="SUM")
-        number = next(self.ids)
-        self.simulation.collective(rank, {"id": number, "group": "0", "ranks": ranks, "stack": 0, "parts": [{**fields, **part}]})
-        self.record(rank, Kind.COLLECTIVE, host_ns, number, stream)
-
-    def call(self, rank: int, method: str, clock_ns: int, **fields: Any) -> int:
-        number = next(self.ids)
-        self.simulation.call(rank, dict(id=number, method=method, clock_ns=clock_ns, main=True, stack=0, **fields))
-        return number
-
-    def end(self, rank: int) -> None:
-        self.simulation.note(rank, dict(method="finish", clock_ns=0, exit_code=0, error=None, stand_ins={}, remarks=[]))
-        self.simulation.ended(rank)
 
 
 def test_kernel_starts_at_launch_or_end_of_stream() -> None:
@@ -163,9 +106,8 @@ def test_unjoined_collective_is_reported() -> None:
     h.collective(0, 100, 0)
     h.call(0, "sync", 100, what="device", device=0)
     h.simulation.advance()
-    h.end(1)
     with pytest.raises(SimulationError) as error:
-        h.simulation.advance()
+        h.end(1)
     text = str(error.value)
     assert "joined by ranks [0], not by ranks [1]" in text and "rank 1 has finished" in text and "rank 0 waits" in text
 
@@ -174,9 +116,22 @@ def test_unjoined_collective_that_nobody_waits_for_is_reported_at_the_end() -> N
     h = Harness(2)
     h.collective(0, 100, 0)
     h.end(0)
-    h.end(1)
     with pytest.raises(SimulationError, match="not by ranks"):
-        h.simulation.finish()
+        h.end(1)
+
+
+def test_collective_with_a_rank_that_has_finished_is_reported_when_it_is_called() -> None:
+    h = Harness(2)
+    h.end(1)
+    with pytest.raises(SimulationError, match="rank 1 has finished"):
+        h.collective(0, 100, 0)
+
+
+@pytest.mark.parametrize("root", [-1, 2])
+def test_root_outside_the_group(root: int) -> None:
+    h = Harness(2)
+    with pytest.raises(SimulationError, match=f"rank 0 called broadcast with root {root}"):
+        h.collective(0, 100, 0, kind="broadcast", root=root)
 
 
 def test_cycle_of_waits_is_a_deadlock() -> None:

@@ -265,6 +265,26 @@ def test_a_resolved_stream_keeps_what_was_queued_behind(native: Any) -> None:
     assert native.stream_state(0, stream) == (bound, True)
 
 
+def test_without_local_answers_the_end_of_a_kernel_is_asked(native: Any, with_sink: Callable[[Any], None]) -> None:
+    sink = AnsweringSink(native, native.now_ns() + 5000)
+    with_sink(sink)
+    stream = native.new_stream(0, 0)
+    native.set_stream(0, stream)
+    native.set_local_answers(False)
+    try:
+        native.launch(native.define_signature(1000, 0, 0), 0)
+        event = native.record_event(0, stream)
+        in_thread(lambda: (native.enter_thread(7, native.now_ns()), native.synchronize_event(event)))
+        assert sink.asked == []  # a thread of its own is told the time without contention
+        native.synchronize_event(event)
+        native.synchronize_stream(0, stream)
+        assert sink.asked == [("event", event), ("stream", 0, stream)] and native.now_ns() == sink.end_ns
+        native.synchronize_stream(0, stream)
+        assert len(sink.asked) == 2
+    finally:
+        native.set_local_answers(True)
+
+
 def test_the_allocator_waits_for_a_collective_through_the_sink(native: Any, with_sink: Callable[[Any], None]) -> None:
     """Memory in use by a stream whose end only the engine knows: given back after the engine answered."""
     import torch

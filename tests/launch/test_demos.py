@@ -29,7 +29,7 @@ def run(script: Path, nproc: int, tmp_path: Path, args: tuple[str, ...] = ()):
 @pytest.mark.parametrize(
     "name,nproc",
     [
-        ("gpt_amp", 1), ("checkpointing", 1), ("ddp", 4), ("ddp", 1), ("ddp_hook", 4), ("fsdp1", 4), ("fsdp2", 4), ("fsdp2", 8),
+        ("gpt_amp", 1), ("prefetcher", 1), ("checkpointing", 1), ("ddp", 4), ("ddp", 1), ("ddp_hook", 4), ("fsdp1", 4), ("fsdp2", 4), ("fsdp2", 8),
         ("tensor_parallel", 2), ("pipeline", 2), ("pipeline", 4), ("two_dimensional", 4), ("hf_trainer", 2),
     ],
 )

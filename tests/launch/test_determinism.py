@@ -33,10 +33,21 @@ def cores(number: int | None) -> set[int]:
     return set(available if number is None else available[:number])
 
 
-@pytest.mark.parametrize("name,nproc", [("gpt_amp", 1), ("fsdp2", 4), ("pipeline", 4), ("two_dimensional", 4), ("ddp_hook", 2)])
-def test_runs_are_identical(name: str, nproc: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name,nproc,options",
+    [
+        ("gpt_amp", 1, ()),
+        ("fsdp2", 4, ()),
+        ("pipeline", 4, ()),
+        ("two_dimensional", 4, ()),
+        ("ddp_hook", 2, ()),
+        ("fsdp2", 4, ("--contention",)),
+        ("two_dimensional", 4, ("--contention",)),
+    ],
+)
+def test_runs_are_identical(name: str, nproc: int, options: tuple[str, ...], tmp_path: Path) -> None:
     out = tmp_path / "run"  # one path for all: it is part of the command that the summary repeats
-    command = [sys.executable, "-m", "phantora.cli", "record-and-simulate", "--nproc-per-node", str(nproc), "--out", str(out), str(SCRIPTS / f"{name}.py")]
+    command = [sys.executable, "-m", "phantora.cli", "record-and-simulate", "--nproc-per-node", str(nproc), "--out", str(out), *options, str(SCRIPTS / f"{name}.py")]
     results = []
     for number in (None, 1, 2):
         shutil.rmtree(out, ignore_errors=True)

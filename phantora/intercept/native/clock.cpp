@@ -9,6 +9,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/macros/Export.h>
 
 // Declared here because graph_task.h, where it lives, brings the whole autograd engine along (seconds of compile time).
@@ -105,6 +106,17 @@ void charge(const CallCost& cost) {
   const int64_t amount_ns = !is_same && in_native_backward() ? cost.backward_ns : cost.forward_ns;
   if (amount_ns) current_domain().now_ns += amount_ns;
 }
+
+void charge_units(const CallCost& cost, int64_t count) {
+  if (is_paid || is_measured.load(std::memory_order_relaxed)) return;
+  const bool is_same = cost.forward_ns == cost.backward_ns;
+  current_domain().now_ns += count * (!is_same && in_native_backward() ? cost.backward_ns : cost.forward_ns);
+}
+
+// The dispatcher's fallback for the Python key excludes that key while the subclass runs (PythonFallbackKernel.cpp).
+bool is_inside_subclass() { return c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Python); }
+
+bool is_inside_kernel() { return fixed_caller != kNotFixed; }
 
 void advance_ns(int64_t amount_ns) { current_domain().now_ns += amount_ns; }
 

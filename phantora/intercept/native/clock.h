@@ -22,6 +22,9 @@ int16_t domain();          // of the calling thread
 int64_t now_ns();          // of the calling thread's domain; in measured mode after adding the CPU time used so far
 int64_t last_ns();         // the same without looking at the CPU time
 void charge(const CallCost& cost);
+void charge_units(const CallCost& cost, int64_t count); // measured mode: nothing, the thread's CPU time has it
+bool is_inside_subclass(); // __torch_dispatch__ of a tensor subclass (DTensor) or of a mode, in Python or in C++
+bool is_inside_kernel(); // of Python: what it does is ours, not the script's
 void advance_ns(int64_t amount_ns);
 void wait_until_ns(int64_t time_ns); // never moves backwards
 void set_now_ns(int64_t time_ns);

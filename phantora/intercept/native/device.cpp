@@ -143,6 +143,15 @@ void charge(Kind kind) {
   if (recording) charge_locked(kind);
 }
 
+void charge_view(Kind kind) {
+  charge_units(kind, 1);
+  if (clock::is_inside_subclass()) charge_units(Kind::kSubclass, 1);
+}
+
+void charge_units(Kind kind, int64_t count) {
+  if (recording) clock::charge_units(clock::call_cost(kind), count);
+}
+
 int64_t define_signature(const Signature& signature) {
   Lock lock(mutex);
   signatures.push_back(signature);
@@ -155,6 +164,7 @@ void launch(int64_t signature, int device, int64_t stream) {
     Lock lock(mutex);
     if (!recording) return;
     clock::charge(signature_of(signature).host);
+    if (clock::is_inside_subclass()) clock::charge_units(clock::call_cost(Kind::kSubclass), 1);
     if (!keep_for_graph(Kind::kOp, device, signature, stream, 0)) run_operator(signature, device, stream);
   }
   flush_if_full();

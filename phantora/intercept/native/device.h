@@ -24,6 +24,8 @@ void emit(Kind kind, int device, int64_t a, int64_t b, int64_t c);
 void emit_only(Kind kind, int device, int64_t a, int64_t b, int64_t c);
 void flush_if_full();
 void charge(Kind kind); // a call that has a cost and leaves no record
+void charge_view(Kind kind); // kView or kGradient
+void charge_units(Kind kind, int64_t count); // modelled host time that no call of the device carries
 
 // --- operators
 struct Signature {

@@ -9,6 +9,7 @@
 
 #include "clock.h"
 #include "contents.h"
+#include "cpu_random.h"
 #include "current.h"
 #include "device.h"
 #include "device_allocator.h"
@@ -67,6 +68,7 @@ void install(int64_t count, PyObject* sink_object, std::string_view libtorch_pyt
   static bool is_first = true;
   if (!std::exchange(is_first, false)) return;
   register_storage_kernels();
+  register_cpu_random_kernels();
   register_work_operators();
   install_exit_guard();
   pthread_atfork(lock_all, unlock_all, unlock_child);
@@ -118,6 +120,11 @@ PyObject* drain() {
 void reset_after_fork() { start_as_child(); }
 
 // --- clock
+
+void charge_units(int64_t kind, int64_t count) {
+  TORCH_CHECK(kind >= 0 && kind < kNumKinds, "charge_units: unknown kind ", kind);
+  device::charge_units(Kind(kind), count);
+}
 
 void set_call_cost(int64_t kind, int64_t forward_ns, int64_t backward_ns) {
   TORCH_CHECK(kind >= 0 && kind < kNumKinds, "set_call_cost_ns: unknown kind ", kind);
@@ -292,6 +299,7 @@ PyMethodDef methods[] = {
     method<+[](int64_t domain, int64_t start_ns) { clock::enter_thread(int16_t(domain), start_ns); }>(
         "enter_thread", "enter_thread(domain, start_ns): a clock of its own for the calling thread"),
     method<clock::set_mode>("set_clock_mode", "set_clock_mode(measured, scale)"),
+    method<charge_units>("charge_units", "charge_units(kind, count): host time of things that are no call of the device"),
     method<set_call_cost>("set_call_cost_ns", "set_call_cost_ns(kind, forward_ns, backward_ns)"),
     method<+[]() -> int64_t { return clock::domain(); }>("thread_domain", "thread_domain() of the calling thread"),
 

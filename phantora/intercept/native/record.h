@@ -24,6 +24,13 @@ enum class Kind : int32_t {
   kGraphLaunch = 33,
   kDeviceMalloc = 34, // cudaMalloc, cuMemMap: the caching allocator takes a segment
   kDeviceFree = 35,   // cudaFree, cuMemUnmap
+  // Units of host time beside calls (docs/host_time.md). phantora/intercept/host_time.py knows the numbers too.
+  kView = 40,         // a view of a simulated tensor
+  kGradient = 41,     // detach(): autograd does it when it keeps a gradient
+  kModule = 42,       // a call of a torch.nn.Module
+  kParameter = 43,    // a parameter in one step of an optimizer
+  kSubclass = 44,     // a launch or a view inside __torch_dispatch__
+  kCpuRandom = 45,    // 1024 random numbers made by the CPU
 };
 constexpr int kNumKinds = 64;
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/alias_native.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/detach_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
@@ -11,6 +12,7 @@
 #include <torch/library.h>
 
 #include "current.h"
+#include "device.h"
 #include "device_allocator.h"
 #include "quiet.h"
 
@@ -93,6 +95,18 @@ Tensor& set_empty(Tensor& self) {
   return set_storage(self, std::move(nothing), 0, {0}, {1});
 }
 
+// Views only alias: ATen's own implementations fit any device. What is ours is their host time.
+template <auto& function, Kind kind = Kind::kView>
+struct Charged;
+
+template <typename Result, typename... Arguments, Result (&function)(Arguments...), Kind kind>
+struct Charged<function, kind> {
+  static Result call(Arguments... arguments) {
+    device::charge_view(kind);
+    return function(std::forward<Arguments>(arguments)...);
+  }
+};
+
 void record_stream_kernel(Tensor& self, c10::Stream stream) {
   device_allocator().recordStream(self.storage().data_ptr(), stream);
 }
@@ -142,15 +156,15 @@ void register_storage_kernels() {
   library.impl("set_.source_Tensor", TORCH_FN(set_tensor));
   library.impl("set_", TORCH_FN(set_empty));
   library.impl("record_stream", TORCH_FN(record_stream_kernel));
-  // Views only alias: ATen's own implementations fit any device.
-  library.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
-  library.impl("view", TORCH_FN(at::native::view));
-  library.impl("view.dtype", TORCH_FN(at::native::view_dtype));
-  library.impl("view_as_real", TORCH_FN(at::native::view_as_real));
-  library.impl("view_as_complex", TORCH_FN(at::native::view_as_complex));
-  library.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
-  library.impl("unfold", TORCH_FN(at::native::unfold));
-  library.impl("alias", TORCH_FN(at::native::alias));
+  library.impl("as_strided", TORCH_FN((Charged<at::native::as_strided_tensorimpl>::call)));
+  library.impl("view", TORCH_FN((Charged<at::native::view>::call)));
+  library.impl("view.dtype", TORCH_FN((Charged<at::native::view_dtype>::call)));
+  library.impl("view_as_real", TORCH_FN((Charged<at::native::view_as_real>::call)));
+  library.impl("view_as_complex", TORCH_FN((Charged<at::native::view_as_complex>::call)));
+  library.impl("_reshape_alias", TORCH_FN((Charged<at::native::_reshape_alias>::call)));
+  library.impl("unfold", TORCH_FN((Charged<at::native::unfold>::call)));
+  library.impl("alias", TORCH_FN((Charged<at::native::alias>::call)));
+  library.impl("detach", TORCH_FN((Charged<at::native::detach, Kind::kGradient>::call)));
 }
 
 } // namespace phantora::native
