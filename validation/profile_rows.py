@@ -96,6 +96,8 @@ def _kineto_calls(event: dict, guess: Guess) -> Calls:
 
 def _value(shape: list, stride: list, kind: str, text: str) -> object:
     if kind in _TYPES:
+        if not shape and _TYPES[kind] in ("float64", "int64"):  # a Python number that torch wrapped
+            return TensorSpec((), (), _TYPES[kind], "cpu")
         return TensorSpec(tuple(shape), tuple(stride), _TYPES[kind])
     if kind == "TensorList":  # without dtypes
         return tuple(

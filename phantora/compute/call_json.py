@@ -12,10 +12,10 @@ from phantora.compute.call import OpCall, TensorSpec, Value
 
 
 def to_json(call: OpCall) -> dict[str, Any]:
-    """Arguments that are None, False or empty are left out: no price depends on their presence."""
+    """Arguments that are None or empty are left out: no price depends on their presence."""
     found: dict[str, Any] = {
         "name": call.name,
-        "args": [[name, _value(value)] for name, value in call.args if value not in (None, False, ())],
+        "args": [[name, _value(value)] for name, value in call.args if value is not None and value != ()],
     }
     for key, value in (("overload", call.overload), ("mutated", list(call.mutated))):
         if value:

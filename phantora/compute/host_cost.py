@@ -29,6 +29,7 @@ _CLASS_OF_FAMILY = {
 }
 _FURTHER_KERNEL_SHARE = 0.5
 _LIST_TENSOR_SHARE = 0.03  # 0.25 us per tensor of a list where a pointwise operator costs 8 us
+_FSDP_TENSOR_SHARE = 5.5  # FSDP2's Python for each parameter of a group, charged where it packs or unpacks one: 120 us
 _LIST_OUTPUT_SHARE = 0.2  # an allocation and a Python-visible tensor per output of a list: 1.6 us
 
 
@@ -43,6 +44,8 @@ def host_ns(call: OpCall, works: tuple[Work, ...], host: HostSpec) -> tuple[int,
 
 
 def _list_shares(call: OpCall, work: Work) -> float:
+    if call.name.startswith("fsdp::"):
+        return _FSDP_TENSOR_SHARE * (sum(1 for _, value in call.args for _ in tensors_in(value)) - 1)
     if work.family not in ("foreach", "optimizer"):
         return 0.0
     given = sum(1 for _, value in call.args for _ in tensors_in(value))

@@ -9,6 +9,7 @@ the same generation (compute capability major), 'roofline' on another, whose ker
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 from phantora.cluster.spec import GpuSpec, HostSpec
 from phantora.compute import host_cost
@@ -16,11 +17,10 @@ from phantora.compute.call import OpCall, Price, Source
 from phantora.compute.families import MODELS, describe
 from phantora.compute.families.movement import INLINE_BYTES
 from phantora.compute.roof import Roof
-from phantora.compute.table import Curve, Table, load
+from phantora.compute.table import Table, load
 from phantora.compute.work import Work, numel, written
+from phantora.errors import UserError
 
-# A point nearer than this on a curve (in doublings, weighted) is preferred to a nearer one on a less specific curve.
-_NEAR = 1.0
 # Beyond this distance from any measured point a price is called 'roofline': the model extrapolates.
 _FAR = 3.0
 
@@ -52,7 +52,7 @@ class Pricer:
         source = max(priced, key=lambda entry: (entry[0], _RANK[entry[1]]))[1] if priced else "measured"
         return Price(
             duration_ns=round(sum(ns for ns, _, _ in priced)),
-            num_kernels=sum(work.num_kernels for work in works),
+            num_kernels=sum(map(self._num_kernels, works)),
             source=source,
             flops=sum(work.flops for work in works),
             bytes=sum(work.bytes for work in works),
@@ -66,37 +66,22 @@ class Pricer:
     def _work_ns(self, work: Work) -> tuple[float, Source]:
         if work.model in ("memcpy_h2d", "memcpy_d2h"):
             return self._copy_ns(work), "roofline"
-        model, _ = MODELS[work.model]
+        model, weights = MODELS[work.model]
         here = model(work.curves[0], work.at, self._roof)
-        exact_ns = self._exact_ns(work)
+        exact_ns = self._table.exact_ns(work.curves[0], work.at)
         if exact_ns is not None:
             there = here if self._same_gpu else model(work.curves[0], work.at, self._measured_roof)
             return exact_ns * here / there * work.scale, self._source("measured")
-        residual, distance = self._residual(work)
+        residual, distance = self._table.residual(
+            work.curves, work.at, lambda curve, at: model(curve, at, self._measured_roof), weights
+        )
         return here * math.exp(residual) * work.scale, self._source("interpolated" if distance < _FAR else "roofline")
 
-    def _exact_ns(self, work: Work) -> float | None:
-        curve = self._curve(work.curves[0])
-        return None if curve is None else curve.exact_ns.get(work.at)
-
-    def _residual(self, work: Work) -> tuple[float, float]:
-        """(residual, distance) on the most specific curve with a near point, else on the curve with the nearest one."""
-        weights = MODELS[work.model][1]
-        best = (0.0, math.inf)
-        for name in work.curves:
-            curve = self._curve(name)
-            if curve is None:
-                continue
-            found = curve.residual(work.at, weights)
-            if found[1] < best[1]:
-                best = found
-            if found[1] <= _NEAR:
-                break
-        return best
-
-    def _curve(self, name: str) -> Curve | None:
-        model, weights = MODELS[name.split("/", 1)[0]]
-        return self._table.curve(name, lambda curve, at: model(curve, at, self._measured_roof), weights)
+    def _num_kernels(self, work: Work) -> int:
+        """As counted near by, else as the family says; lists of tensors follow the rule of their launches."""
+        if work.model in ("foreach", "memcpy_h2d", "memcpy_d2h"):
+            return work.num_kernels
+        return self._table.num_kernels(work.curves, work.at, MODELS[work.model][1]) or work.num_kernels
 
     def _source(self, source: Source) -> Source:
         if self._same_gpu:
@@ -114,6 +99,18 @@ class Pricer:
         slower = self._host.pageable_bytes_per_s / (1.0 if to_device else _PAGEABLE_READ_FACTOR)
         staging = _STAGING_NS if num_bytes > INLINE_BYTES else _STAGING_NS / 2
         return staging + num_bytes * 1e9 / min(rate, slower)
+
+
+def pricer_of(cluster: str, prices: str | None = None) -> Pricer:
+    """The pricer of a cluster (a preset or a TOML file) with the shipped table or one of `phantora calibrate`."""
+    from phantora.cluster.loader import load_cluster
+
+    found = load_cluster(cluster)
+    try:
+        table = None if prices is None else load(Path(prices))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{prices} is no price table: {error}") from None
+    return Pricer(found.gpu, found.host, table)
 
 
 def _work_of(call: OpCall) -> tuple[Work, ...]:

@@ -1,33 +1,41 @@
 """The measured points of one GPU and interpolation between them.
 
 A table is a gzipped CSV. Lines that begin with '#' are 'key: value' provenance (GPU, driver, torch, date, method) and
-the figures of the measured GPU; then one point a line: curve, position ('768 3072 64'), device ns, host ns.
+the figures of the measured GPU; then one point a line: curve, position ('768 3072 64'), device ns, host ns, number of
+kernels (0: not counted).
 
-Between points it is not the time that is interpolated but its residual, ln(measured / modelled): efficiency varies
-slowly where time spans five decades. On a curve of one dimension the residual is linear in the logarithm of the
-position; on others it is the mean of the nearest points weighted by inverse distance (Shepard 1968).
+Not the time is interpolated but its residual, ln(measured / modelled): efficiency varies slowly where time spans five
+decades. A curve's name goes from the general to the special ('rows/softmax/bfloat16'): all points below 'rows/softmax'
+give a first correction, those of the curve itself a second one, so an operator that was measured at few sizes, or not
+at all, still profits from its relatives. Each correction is a Gaussian process (kriging; Rasmussen and Williams 2006,
+algorithm 2.1) with a Matern-3/2 covariance over the logarithms of the position: between points it is smooth, far from
+all of them it fades to zero and leaves the model alone.
 """
 
 from __future__ import annotations
 
-import bisect
 import gzip
-import heapq
-import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
 
 DEFAULT_TABLE = Path(__file__).parent / "tables" / "h200.csv.gz"
 
 # The model of a curve: (curve, position) -> nanoseconds on the measured GPU.
 Model = Callable[[str, "tuple[int, ...]"], float]
 Position = tuple[int, ...]
+Point = tuple[Position, float, float, int]  # position, device ns, host ns, kernels
 
-_NEIGHBOURS = 8
-_POWER = 3.0
-_SOFTENING = 0.02
+# Range of the covariance in (weighted) doublings; spread of the residuals that a level explains; what it leaves to the
+# levels below it, and, at the last one, the scatter of a measurement and of kernel choices that positions do not show.
+_RANGE = 4.0
+_SPREAD = 0.4
+_LEFT_TO_OTHERS = 0.15
+_SCATTER = 0.05
+_FAR_COUNT = 4.0  # beyond this distance a point says nothing about the number of kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,81 +51,129 @@ class MeasuredGpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """Residuals of one curve. `weights` scale the dimensions before distances are taken."""
+class Correction:
+    """One fitted level: `factors` weight the covariance with each of the `places` (points x dimensions, weighted)."""
 
-    exact_ns: dict[Position, float]
-    logs: list[tuple[float, ...]]
-    residuals: list[float]
+    places: np.ndarray
+    factors: np.ndarray
 
-    def residual(self, at: Position, weights: tuple[float, ...]) -> tuple[float, float]:
-        """(residual at `at`, distance to the nearest point in log2 units)."""
-        x = tuple(math.log2(max(v, 1)) * w for v, w in zip(at, weights))
-        return self._linear(x[0]) if len(x) == 1 else self._nearest(x)
+    def at(self, places: np.ndarray) -> np.ndarray:
+        """The correction (a logarithm) at each of `places`."""
+        return _covariance(places, self.places) @ self.factors
 
-    def _linear(self, x: float) -> tuple[float, float]:
-        right = bisect.bisect_left(self.logs, (x,))
-        if right == 0 or right == len(self.logs):
-            end = self.logs[min(right, len(self.logs) - 1)][0]
-            return self.residuals[min(right, len(self.logs) - 1)], abs(x - end)
-        low, high = self.logs[right - 1][0], self.logs[right][0]
-        share = (x - low) / (high - low)
-        value = self.residuals[right - 1] * (1 - share) + self.residuals[right] * share
-        return value, min(x - low, high - x)
+    def distance(self, place: np.ndarray) -> float:
+        """Weighted doublings from `place` to the nearest point."""
+        return float(np.sqrt(((self.places - place) ** 2).sum(1).min()))
 
-    def _nearest(self, x: tuple[float, ...]) -> tuple[float, float]:
-        near = heapq.nsmallest(_NEIGHBOURS, zip(map(math.dist, self.logs, itertools.repeat(x)), itertools.count()))
-        weights = [1.0 / (d + _SOFTENING) ** _POWER for d, _ in near]
-        value = sum(w * self.residuals[i] for w, (_, i) in zip(weights, near)) / sum(weights)
-        return value, near[0][0]
+
+def correction(places: np.ndarray, residuals: np.ndarray, scatter: float) -> Correction:
+    """The Gaussian process through `residuals` at `places`."""
+    matrix = _covariance(places, places)
+    matrix[np.diag_indices_from(matrix)] += scatter**2
+    return Correction(places, np.linalg.solve(matrix, residuals))
+
+
+def _covariance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    squares = (a * a).sum(1)[:, None] + (b * b).sum(1)[None, :] - 2.0 * a @ b.T
+    scaled = np.sqrt(np.maximum(squares, 0.0)) * (math.sqrt(3.0) / _RANGE)
+    return _SPREAD**2 * (1.0 + scaled) * np.exp(-scaled)
+
+
+def place(at: Position, weights: tuple[float, ...]) -> np.ndarray:
+    """A position as interpolation sees it: weighted doublings."""
+    return np.log2(np.maximum(np.asarray(at, dtype=float), 1.0)) * np.asarray(weights[: len(at)])
 
 
 @dataclass(slots=True)
 class Table:
-    """All curves of one measured GPU; residuals are computed when a curve is first asked for."""
+    """All points of one measured GPU; corrections are fitted when a curve is first asked for."""
 
     gpu: MeasuredGpu
     provenance: dict[str, str]
-    points: dict[str, list[tuple[Position, float, float]]]
-    _curves: dict[str, Curve] = field(default_factory=dict)
+    points: dict[str, list[Point]]
+    _exact: dict[str, dict[Position, float]] = field(default_factory=dict)
+    _below: dict[str, list[str]] = field(default_factory=dict)
+    _levels: dict[str, Correction] = field(default_factory=dict)
+    _counted: dict[str, tuple[np.ndarray, list[int]]] = field(default_factory=dict)
 
-    def curve(self, name: str, model: Model, weights: tuple[float, ...]) -> Curve | None:
-        """The curve `name` with residuals against `model`, or None when nothing was measured for it."""
-        if name not in self._curves:
-            if name not in self.points:
-                return None
-            self._curves[name] = fit(self.points[name], lambda at: model(name, at), weights)
-        return self._curves[name]
+    def __post_init__(self) -> None:
+        for name, rows in self.points.items():
+            self._exact[name] = {at: ns for at, ns, *_ in rows}
+            for prefix in prefixes(name):
+                self._below.setdefault(prefix, []).append(name)
+
+    def exact_ns(self, name: str, at: Position) -> float | None:
+        """The measured time at exactly this position of this curve."""
+        return self._exact.get(name, {}).get(at)
+
+    def residual(
+        self, names: tuple[str, ...], at: Position, model: Model, weights: tuple[float, ...]
+    ) -> tuple[float, float]:
+        """(ln(time / model) at `at`, doublings to the nearest point) by the first of `names` that was measured.
+
+        When none was, by the most special level that names[0] shares with measured curves; (0, inf) without any.
+        """
+        name = next((n for n in names if n in self.points and len(self.points[n][0][0]) == len(at)), names[0])
+        levels = [p for p in prefixes(name) if p in self._below and self._dimensions(p) == len(at)]
+        if not levels:
+            return 0.0, math.inf
+        here = place(at, weights)
+        fitted = [self._level(level, model, weights) for level in levels]
+        return sum(float(level.at(here[None, :])[0]) for level in fitted), fitted[-1].distance(here)
+
+    def num_kernels(self, names: tuple[str, ...], at: Position, weights: tuple[float, ...]) -> int:
+        """Kernels counted at the nearest point of the first of `names` where some were; 0 when none is near."""
+        for name in names:
+            if name not in self._counted:
+                counted = [(p, n) for p, _, _, n in self.points.get(name, ()) if n and len(p) == len(at)]
+                self._counted[name] = np.array([place(p, weights) for p, _ in counted]), [n for _, n in counted]
+            places, counts = self._counted[name]
+            if counts:
+                distances = ((places - place(at, weights)) ** 2).sum(1)
+                nearest = int(distances.argmin())
+                return counts[nearest] if distances[nearest] < _FAR_COUNT**2 else 0
+        return 0
+
+    def _dimensions(self, prefix: str) -> int:
+        return len(self.points[self._below[prefix][0]][0][0])
+
+    def _level(self, prefix: str, model: Model, weights: tuple[float, ...]) -> Correction:
+        if prefix not in self._levels:
+            names = self._below[prefix]
+            rows = [(name, at, ns) for name in names for at, ns, *_ in self.points[name]]
+            places = np.array([place(at, weights) for _, at, _ in rows])
+            residuals = np.array([math.log(ns / model(name, at)) for name, at, ns in rows])
+            for upper in prefixes(prefix)[:-1]:
+                residuals = residuals - self._level(upper, model, weights).at(places)
+            is_last = names == [prefix]
+            self._levels[prefix] = correction(places, residuals, _SCATTER if is_last else _LEFT_TO_OTHERS)
+        return self._levels[prefix]
 
 
-def fit(
-    points: list[tuple[Position, float, float]], model: Callable[[Position], float], weights: tuple[float, ...]
-) -> Curve:
-    """A curve through `points` (position, device ns, host ns)."""
-    rows = sorted(
-        (tuple(math.log2(max(v, 1)) * w for v, w in zip(at, weights)), math.log(ns / model(at)), at, ns)
-        for at, ns, _ in points
-    )
-    return Curve({at: ns for _, _, at, ns in rows}, [row[0] for row in rows], [row[1] for row in rows])
+def prefixes(name: str) -> list[str]:
+    """'a/b/c' -> ['a/b', 'a/b/c']: from the general to the special."""
+    words = name.split("/")
+    return ["/".join(words[: i + 1]) for i in range(1, len(words))]
 
 
 def load(path: Path = DEFAULT_TABLE) -> Table:
     """Reads a table. Raises ValueError when the provenance or a line is incomplete."""
     header: dict[str, str] = {}
-    points: dict[str, list[tuple[Position, float, float]]] = {}
+    points: dict[str, list[Point]] = {}
     with gzip.open(path, "rt", encoding="utf-8") as file:
         for line in file.read().splitlines():
             if line.startswith("#"):
                 key, _, value = line[1:].partition(":")
                 header[key.strip()] = value.strip()
             else:
-                name, at, device_ns, host_ns = line.split(",")
-                point = (tuple(map(int, at.split(" "))), float(device_ns), float(host_ns))
+                name, at, device_ns, host_ns, kernels = line.split(",")
+                point = (tuple(map(int, at.split(" "))), float(device_ns), float(host_ns), int(kernels))
                 points.setdefault(name, []).append(point)
-    return Table(_measured_gpu(header, path), header, points)
+    return Table(measured_gpu(header, path), header, points)
 
 
-def _measured_gpu(header: dict[str, str], path: Path) -> MeasuredGpu:
+def measured_gpu(header: dict[str, str], path: Path) -> MeasuredGpu:
+    """The figures in a table's header. ValueError names what is missing."""
     try:
         peaks = dict(pair.split("=") for pair in header["peak_flops"].split(" "))
         return MeasuredGpu(

@@ -21,10 +21,21 @@ SWEEP = Path(__file__).parents[2] / "validation" / "data" / "h200" / "operators.
 
 # Median error, over 20 us, of rows held out of the table, when it was made, rounded up.
 LIMITS = {
-    "gemm": 0.11, "attention": 0.09, "convolution": 0.10, "normalization": 0.07, "softmax": 0.07, "elementwise": 0.06,
-    "reduction": 0.11, "foreach": 0.05, "optimizer": 0.08, "indexing": 0.08, "embedding": 0.08, "spatial": 0.11,
-    "sort": 0.20, "copy": 0.12,
-}  # fmt: skip
+    "gemm": 0.11,
+    "attention": 0.09,
+    "convolution": 0.10,
+    "normalization": 0.07,
+    "softmax": 0.07,
+    "elementwise": 0.06,
+    "reduction": 0.11,
+    "foreach": 0.05,
+    "optimizer": 0.08,
+    "indexing": 0.08,
+    "embedding": 0.08,
+    "spatial": 0.11,
+    "sort": 0.20,
+    "copy": 0.12,
+}
 
 
 def test_table_says_where_it_comes_from() -> None:
@@ -72,7 +83,9 @@ def test_held_out_rows_are_predicted(reference: Path, capsys: pytest.CaptureFixt
     with capsys.disabled():
         print("\nheld-out rows over 20 us: points, median, 90th percentile of the error")
         for family, values in sorted(errors.items()):
-            print(f"  {family:16s} {len(values):5d} {statistics.median(values):7.1%} {sorted(values)[int(0.9 * len(values))]:7.1%}")
+            print(
+                f"  {family:16s} {len(values):5d} {statistics.median(values):7.1%} {sorted(values)[int(0.9 * len(values))]:7.1%}"
+            )
     for family, limit in LIMITS.items():
         assert statistics.median(errors[family]) <= limit, family
 

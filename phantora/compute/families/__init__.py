@@ -60,7 +60,6 @@ _BY_PREFIX: tuple[tuple[str, Describe], ...] = (
 MODELS: dict[str, tuple[ModelNs, tuple[float, ...]]] = {
     "gemm": (gemm.model_ns, gemm.WEIGHTS),
     "sdpa": (attention.model_ns, attention.WEIGHTS),
-    "sdpa_scores": (attention.scores_ns, (1.0,)),
     "conv": (convolution.model_ns, convolution.WEIGHTS),
     "rnn_chain": (rnn.chain_ns, rnn.WEIGHTS),
     "batch_norm": (normalization.batch_norm_ns, normalization.WEIGHTS),
@@ -68,11 +67,10 @@ MODELS: dict[str, tuple[ModelNs, tuple[float, ...]]] = {
     "rows": (streaming.rows_ns, streaming.WEIGHTS["rows"]),
     "items": (streaming.items_ns, streaming.WEIGHTS["items"]),
     "row_gather": (indexing.row_gather_ns, (1.0, 1.0)),
-    "index_add": (indexing.atomic_ns, (1.0, 1.0)),
-    "scatter_atomic": (indexing.atomic_ns, (1.0, 1.0)),
     "embedding_rows": (indexing.embedding_rows_ns, (1.0, 1.0)),
     "embedding_sorted": (indexing.embedding_sorted_ns, indexing.WEIGHTS),
-    "radix_sort": (sorting.radix_sort_ns, sorting.WEIGHTS),
+    "sort": (sorting.rows_ns, sorting.WEIGHTS),
+    "reduce": (reduction.model_ns, reduction.WEIGHTS),
     "foreach": (optimizer.model_ns, optimizer.WEIGHTS),
 }
 # fmt: on
@@ -88,7 +86,13 @@ def describe(call: OpCall) -> tuple[Work, ...]:
         return family(call)
     if family is not None:
         return family(call) or fallback.unknown(call)
-    return elementwise.describe(call) if fallback.looks_pointwise(call) else fallback.unknown(call)
+    is_pointwise = fallback.looks_pointwise(call) or name.rstrip("_") in elementwise.NAMES
+    return (elementwise.describe(call) if is_pointwise else ()) or fallback.unknown(call)
+
+
+def is_known(name: str) -> bool:
+    """Whether a family prices operators of this name (without 'aten::')."""
+    return name in _BY_NAME or name.removesuffix("_") in _BY_NAME or _by_prefix(name) is not None
 
 
 def _by_prefix(name: str) -> Describe | None:

@@ -13,8 +13,8 @@ from phantora.compute.work import Work, base_name, ceil_div, first_tensor, flag,
 
 FAMILY = "attention"
 
-# Per doubling of (batch x heads, queries, keys, head size).
-WEIGHTS = (0.5, 1.0, 1.0, 1.0)
+# Per doubling of (batch x heads, queries, keys, head size, queries that share a key head).
+WEIGHTS = (0.75, 1.5, 1.5, 1.5, 0.75)
 
 # fmt: off
 _BACKENDS = {
@@ -46,10 +46,6 @@ _DROPOUT_SCORES_PER_S = (0.9e12, 3.0e12)
 # The same for an additive mask read per score (a compiled GPT-2 passes one: 53 and 110 us on 100 million scores).
 _MASK_SCORES_PER_S = (1.9e12, 0.9e12)
 
-# Backward kernels on views of (batch, tokens, heads, head size), as models have them, against the contiguous operands
-# of the benchmark: 8 to 14 % slower in Llama steps (forward: 2 to 4 %, left out).
-_VIEW_SCALE = 1.1
-
 _FIXED_NS = {"forward": 6000.0, "backward": 16000.0}
 # Times that queries, keys and their like cross memory: q, k, v, o; backward also their gradients, with dq in float32.
 _PASSES = {"forward": 2, "backward": 9}
@@ -71,19 +67,19 @@ def describe(call: OpCall) -> tuple[Work, ...]:
     flops = int(2 * scores * (head_size + value.shape[-1]) * share * (2.5 if backward else 1))
     direction = "backward" if backward else "forward"
     mask = "causal" if causal else "full"
-    curves = tuple(f"sdpa/{direction}/{backend}/{m}" for m in (mask,))
+    curves = _curves(call, query, direction, backend, mask)
     kernels = _NUM_KERNELS.get((backend, direction), 1)
     traffic = sum(map(nbytes, read(call))) + sum(map(nbytes, written(call)))
-    core = Work(
-        family=FAMILY,
-        curves=curves,
-        at=(max(batch * heads, 1), queries, keys, head_size),
-        flops=flops,
-        bytes=traffic,
-        num_kernels=kernels,
-        scale=_scale(query, backward),
+    return (
+        Work(
+            family=FAMILY,
+            curves=curves,
+            at=(max(batch * heads, 1), queries, keys, head_size, _sharing(query, key, heads)),
+            flops=flops,
+            bytes=traffic,
+            num_kernels=kernels,
+        ),
     )
-    return (core, *_score_extras(call, direction, int(scores * share)))
 
 
 def _backend(name: str) -> str:
@@ -121,50 +117,49 @@ def _causal_share(queries: int, keys: int) -> float:
     return 0.5 if queries >= keys else 1.0 - queries / (2.0 * keys)
 
 
-def _scale(query: TensorSpec, backward: bool) -> float:
-    """float32 runs on TF32 or SIMT units in the memory-efficient kernel: about a quarter of the 16-bit rate."""
-    wide = 4.0 if query.dtype == "float32" else 1.0
-    return wide * (_VIEW_SCALE if backward and not is_contiguous(query) else 1.0)
+def _sharing(query: TensorSpec, key: TensorSpec, heads: int) -> int:
+    """Query heads per key head (grouped-query attention)."""
+    key_heads = heads if len(query.shape) != 4 or query.shape[1] != heads else key.shape[1]
+    return max(heads // max(key_heads, 1), 1)
 
 
-def _score_extras(call: OpCall, direction: str, scores: int) -> tuple[Work, ...]:
-    """Instructions per score for dropout and for an additive mask; part of the same kernel."""
-    found = []
+def _curves(call: OpCall, query: TensorSpec, direction: str, backend: str, mask: str) -> tuple[str, ...]:
+    """sdpa/direction/backend/mask and what else costs instructions per score/dtype/layout of the operands."""
     if flag(call, "dropout", False) or float(call.arg("dropout_p", 0.0) or 0.0) > 0.0:  # type: ignore[arg-type]
-        found.append("dropout")
+        mask += "-dropout"
     if isinstance(call.arg("attn_bias"), TensorSpec) or isinstance(call.arg("attn_mask"), TensorSpec):
-        found.append("mask")
-    return tuple(
-        Work(family=FAMILY, curves=(f"sdpa_scores/{what}/{direction}",), at=(max(scores, 1),), num_kernels=0)
-        for what in found
-    )
+        mask += "-bias"
+    operands = [t for n in ("query", "key", "value", "grad_out") if isinstance(t := call.arg(n), TensorSpec)]
+    layouts = ("dense", "view") if all(map(is_contiguous, operands)) else ("view", "dense")
+    dtypes = (query.dtype, "bfloat16") if query.dtype == "float16" else (query.dtype,)
+    return tuple(f"sdpa/{direction}/{backend}/{mask}/{dtype}/{layout}" for dtype in dtypes for layout in layouts)
 
 
 def model_ns(curve: str, at: tuple[int, ...], roof: Roof) -> float:
-    """Time of attention `at` = (batch x heads, queries, keys, head size) on 'sdpa/direction/backend/mask'."""
-    _, direction, backend, mask = curve.split("/")
-    heads, queries, keys, head_size = at
+    """Time of attention `at` = (batch x heads, queries, keys, head size, sharing) on a curve of `_curves`."""
+    words = curve.split("/")
+    direction, backend, mask, dtype = words[1], words[2], words[3], words[4]
+    heads, queries, keys, head_size, _ = at
     backward = direction == "backward"
-    share = _SHARE[backend][backward] * min(1.0, (head_size / 128) ** 0.5)
+    share = _SHARE[backend][backward] * min(1.0, (head_size / 128) ** 0.5) / (4.0 if dtype == "float32" else 1.0)
     blocks = heads * ceil_div(queries, 128)
     waves = ceil_div(blocks, roof.num_sms) * roof.num_sms / blocks if blocks < 4 * roof.num_sms else 1.0
     scores = heads * ceil_div(queries, 128) * 128.0 * ceil_div(keys, 128) * 128.0
-    if mask == "causal":
+    if mask.startswith("causal"):
         scores = min(scores, scores * _causal_share(queries, keys) + _causal_excess(heads, queries, keys, roof))
     flops = 4.0 * scores * head_size * (2.5 if backward else 1.0)
-    passes = _PASSES[direction]
+    passes = _PASSES[direction] * (2 if dtype == "float32" else 1)
     moved = roof.stream_ns(2.0 * heads * head_size * (queries + keys) * passes)
     compute = flops / (roof.flops_per_ns("bfloat16") * share) * (0.5 + 0.5 * waves)
-    return _FIXED_NS[direction] + compute + moved
+    return _FIXED_NS[direction] + compute + moved + _per_score_ns(mask, scores, backward, roof)
+
+
+def _per_score_ns(mask: str, scores: float, backward: bool, roof: Roof) -> float:
+    """Instructions that dropout and an additive mask cost per score; the tensor cores do not hide them."""
+    dropout = roof.items_ns(scores, _DROPOUT_SCORES_PER_S[backward]) if "dropout" in mask else 0.0
+    return dropout + (roof.items_ns(scores, _MASK_SCORES_PER_S[backward]) if "bias" in mask else 0.0)
 
 
 def _causal_excess(heads: int, queries: int, keys: int, roof: Roof) -> float:
     """Scores whose time the mask does not save: blocks on the diagonal, and SMs idle beside the longest rows."""
     return 1.2 * heads * queries * 128.0 + 0.8 * roof.num_sms * 128.0 * keys
-
-
-def scores_ns(curve: str, at: tuple[int, ...], roof: Roof) -> float:
-    """Time of the instructions that dropout or a mask adds, at = (scores,)."""
-    _, what, direction = curve.split("/")
-    rates = _DROPOUT_SCORES_PER_S if what == "dropout" else _MASK_SCORES_PER_S
-    return roof.items_ns(at[0], rates[direction == "backward"])

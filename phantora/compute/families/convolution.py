@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from phantora.compute.call import OpCall, TensorSpec
-from phantora.compute.families import gemm
+from phantora.compute.families import convolution_rates, gemm
 from phantora.compute.families.streaming import items, rows
-from phantora.compute.roof import LAUNCH_FLOOR_NS, Roof
+from phantora.compute.roof import Roof
 from phantora.compute.work import Work, base_name, first_tensor, flag, is_channels_last, nbytes, numel, read, written
 
 FAMILY = "convolution"
@@ -27,13 +27,7 @@ NAMES = (
     "slow_conv_dilated2d", "slow_conv_dilated3d", *_BACKWARD,
 )
 # fmt: on
-WEIGHTS = (1.0, 1.0, 1.0, 1.0, 1.0)  # per doubling of (pixels, columns, depth, area, stride area)
-
-# Share of the gradient's time that each of (input, weight) takes; with fewer than 8 channels the input's gradient
-# wastes most of its tile (ResNet's first layer: the weight alone takes 0.23 to 0.35 of the time of both).
-_GRADIENT_SHARE = {"plain": (0.5, 0.5), "odd": (0.7, 0.3)}
-# NCHW operands are converted to NHWC and back by cuDNN, at about a third of the streaming rate.
-_CONVERSION_PASSES = 3.0
+WEIGHTS = (1.2, 1.2, 1.2, 1.2, 1.2)  # per doubling of (pixels, columns, depth, area, stride area)
 
 
 def describe(call: OpCall) -> tuple[Work, ...]:
@@ -43,36 +37,60 @@ def describe(call: OpCall) -> tuple[Work, ...]:
     if source is None or weight is None or output is None or len(weight.shape) < 3:
         return ()
     groups = max(int(call.arg("groups", 1) or 1), 1)  # type: ignore[arg-type]
-    if groups > 1 and weight.shape[1] == 1:
-        return _depthwise(call, source, weight, output, backward)
+    at = _position(call, source, weight, output, groups)
+    kind = _kind(call, weight, groups, at)
+    directions, extra = _gradients(call, output) if backward else (("forward",), _bias(call, output))
+    stem = _layout(source, weight), _compute_dtype(call, source)
+    flops = 2 * at[0] * at[1] * at[2]
+    moved = (sum(map(nbytes, read(call))) + sum(map(nbytes, written(call)))) // max(len(directions), 1)
+    return (
+        *(
+            Work(
+                family=FAMILY,
+                curves=_curves(direction, kind, *stem),
+                at=at,
+                flops=flops,
+                bytes=moved,
+                num_kernels=_num_kernels(direction, kind, *stem),
+            )
+            for direction in directions
+        ),
+        *extra,
+    )
+
+
+def _kind(call: OpCall, weight: TensorSpec, groups: int, at: tuple[int, ...]) -> str:
+    """What has kernels of its own: few channels, one pixel, groups, the transposed direction."""
+    if groups > 1:
+        return "depthwise" if weight.shape[1] == 1 else "grouped"
+    if call.arg("transposed", False) is True or "transpose" in call.name:
+        return "transposed"
+    if min(weight.shape[0], weight.shape[1]) < 8:
+        return "thin"
+    return "point" if at[3] * at[4] == 1 else "dense"
+
+
+def _position(call: OpCall, source: TensorSpec, weight: TensorSpec, output: TensorSpec, groups: int) -> tuple[int, ...]:
+    """(output pixels x groups, output channels of a group, depth, area, input pixels per output pixel)."""
     transposed = call.arg("transposed", False) is True or "transpose" in call.name
-    pixels = (numel(source) // source.shape[1]) if transposed else numel(output) // output.shape[1]
+    if transposed:
+        source, output = output, source
+    pixels = numel(output) // max(output.shape[1], 1)
     area = math.prod(weight.shape[2:])
-    depth, columns = weight.shape[1] * area, weight.shape[0] // groups
-    direction, odd = "backward" if backward else "forward", min(weight.shape[0], weight.shape[1]) < 8
-    stride = max(round(numel(source) / source.shape[1] / max(numel(output) / output.shape[1], 1)), 1)
-    curves = _curves(direction, _compute_dtype(call, source), is_channels_last(source), odd)
-    products, share, extra = _gradients(call, output, odd) if backward else (1, 1.0, _bias(call, output))
-    flops = 2 * pixels * weight.shape[0] * depth * products
-    main = Work(
-        family=FAMILY,
-        curves=curves,
-        at=(pixels * groups, columns, depth, area, stride),
-        flops=flops,
-        bytes=sum(map(nbytes, read(call))) + sum(map(nbytes, written(call))),
-        num_kernels=_num_kernels(is_channels_last(source), products),
-        scale=share,
-    )
-    return (main, *extra) if share else extra
+    stride = max(round(numel(source) / source.shape[1] / max(pixels, 1)), 1)
+    return max(pixels * groups, 1), max(weight.shape[0] // groups, 1), weight.shape[1] * area, area, stride
 
 
-def _curves(direction: str, dtype: str, channels_last: bool, odd: bool) -> tuple[str, ...]:
-    layout = "nhwc" if channels_last else "nchw"
-    kind = "/odd" if odd else ""
-    like = {"tf32": ("tf32", "bfloat16"), "float16": ("bfloat16",)}.get(dtype, (dtype,))
-    return tuple(
-        f"conv/{direction}/{d}/{lay}{kind}" for d in like for lay in (layout, "nchw" if channels_last else "nhwc")
-    )
+def _layout(source: TensorSpec, weight: TensorSpec) -> str:
+    """cuDNN is given NHWC when either operand is channels_last (ATen/native/ConvUtils.h)."""
+    return "nhwc" if is_channels_last(source) or is_channels_last(weight) else "nchw"
+
+
+def _curves(direction: str, kind: str, layout: str, dtype: str) -> tuple[str, ...]:
+    other = "nchw" if layout == "nhwc" else "nhwc"
+    like = {"tf32": ("tf32", "bfloat16"), "float16": ("bfloat16",)}.get(dtype, (dtype, "tf32"))
+    names = [f"conv/{direction}/{lay}/{kind}/{d}" for d in like for lay in (layout, other)]
+    return tuple(dict.fromkeys([names[0], *names]))
 
 
 def _compute_dtype(call: OpCall, source: TensorSpec) -> str:
@@ -83,49 +101,49 @@ def _compute_dtype(call: OpCall, source: TensorSpec) -> str:
     return source.dtype if source.dtype in ("float16", "bfloat16", "float64") else "bfloat16"
 
 
-def _gradients(call: OpCall, output: TensorSpec, odd: bool) -> tuple[int, float, tuple[Work, ...]]:
-    """(products, share of computing both, the bias's sum) by output_mask."""
+def _gradients(call: OpCall, output: TensorSpec) -> tuple[tuple[str, ...], tuple[Work, ...]]:
+    """(products asked for by output_mask, the bias's sum)."""
     mask = call.arg("output_mask", (True, True, False))
     wanted = tuple(bool(m) for m in mask) if isinstance(mask, tuple) else (True, True, False)
-    shares = _GRADIENT_SHARE["odd" if odd else "plain"]
-    share = sum(s for s, asked in zip(shares, wanted) if asked)
     bias = ()
     if len(wanted) > 2 and wanted[2]:
         channels = output.shape[1]
         bias = (rows(FAMILY, ("mean_dim",), output.dtype, channels, max(numel(output) // channels, 1)),)
-    return sum(wanted[:2]), share, bias
+    return tuple(d for d, asked in zip(("dgrad", "wgrad"), wanted) if asked), bias
 
 
 def _bias(call: OpCall, output: TensorSpec) -> tuple[Work, ...]:
     """aten::convolution adds a bias in a kernel of its own (ATen/native/Convolution.cpp: output.add_(reshape_bias))."""
     if not isinstance(call.arg("bias"), TensorSpec):
         return ()
-    return (items(FAMILY, "offsets", numel(output), 2 * nbytes(output)),)
+    return (items(FAMILY, "offsets-row", numel(output), 2 * nbytes(output)),)
 
 
-def _num_kernels(channels_last: bool, products: int) -> int:
-    """Profiled: one kernel per product in NHWC, about two conversions more per product in NCHW."""
-    return products * (1 if channels_last else 3)
-
-
-def _depthwise(
-    call: OpCall, source: TensorSpec, weight: TensorSpec, output: TensorSpec, backward: bool
-) -> tuple[Work, ...]:
-    """One filter per channel: no matrix product; each output reads its window through the cache."""
-    area = math.prod(weight.shape[2:])
-    moved = (nbytes(source) + nbytes(output)) * (2 if backward else 1)
-    count = numel(output) * max(area, 1) * (2 if backward else 1)
-    return (items(FAMILY, "depthwise", count, moved, num_kernels=2 if backward else 1, flops=2 * count),)
+def _num_kernels(direction: str, kind: str, layout: str, dtype: str) -> int:
+    """Profiled: conversions around NCHW products, a second kernel that adds up split weight gradients."""
+    if kind == "depthwise":
+        return 1
+    return {"forward": 1, "dgrad": 1, "wgrad": 2}[direction] + (1 if layout == "nchw" and dtype != "tf32" else 0)
 
 
 def model_ns(curve: str, at: tuple[int, ...], roof: Roof) -> float:
     """Time of a convolution `at` = (output pixels, output channels, depth, kernel area, input pixels per output)."""
-    parts = curve.split("/")
-    direction, dtype, layout = parts[1], parts[2], parts[3]
+    _, direction, layout, kind, dtype = curve.split("/")
+    fixed_ns, shared, passes, weight_passes, per_tap = convolution_rates.rates(direction, layout, kind, dtype)
+    _, compute, moved, weights, taps = features(direction, dtype, at, roof)
+    return fixed_ns + shared * compute + passes * moved + weight_passes * weights + per_tap * taps
+
+
+def features(direction: str, dtype: str, at: tuple[int, ...], roof: Roof) -> tuple[float, float, float, float, float]:
+    """(1, product on the tensor cores, images once through memory, weights once, output taps at 1e12/s), in ns."""
     pixels, columns, depth, area, stride = at
     size = 4 if dtype in ("tf32", "float32") else 8 if dtype == "float64" else 2
-    product = gemm.model_ns(f"gemm/mm/{dtype}", (1, pixels, columns, depth, 1, 16), roof)
-    moved = float(pixels * (columns + depth / area * stride) * size)
-    converts = layout == "nchw" and area * stride > 1  # a plain 1x1 convolution is a batched product in either layout
-    convert = roof.stream_ns(moved * _CONVERSION_PASSES) + 4 * LAUNCH_FLOOR_NS if converts else 0.0
-    return (product + convert) * (2.3 if direction == "backward" else 1.0) * 1.25
+    sides = {
+        "forward": (pixels, columns, depth),
+        "dgrad": (pixels * stride, max(depth // area, 1), max(columns * area // stride, 1)),
+        "wgrad": (columns, depth, pixels),
+    }[direction]
+    compute = gemm.compute_ns((1, *sides), roof.flops_per_ns(dtype), roof)
+    moved = roof.stream_ns(pixels * (columns + depth / area * stride) * size)
+    weights = roof.stream_ns(columns * depth * size)
+    return 1.0, compute, moved, weights, roof.items_ns(pixels * columns * area, 1e12)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from phantora.compute.call import OpCall, TensorSpec
 from phantora.compute.families.streaming import items, stream
-from phantora.compute.work import Work, base_name, is_dense, nbytes, numel, read, written
+from phantora.compute.work import Work, base_name, is_dense, item_bytes, nbytes, numel, read, written
 
 FAMILY = "elementwise"
 
@@ -27,10 +27,29 @@ _LIKE: dict[str, str] = {
 # fmt: on
 
 
+NAMES = frozenset(_LIKE) | {
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "pow",
+    "maximum",
+    "minimum",
+    "where",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "eq",
+    "ne",
+}
+_WITH_SCALAR = ("add", "sub", "mul", "div", "rsub", "gt", "lt", "ge", "le", "eq", "ne", "where", "remainder")
+
+
 def describe(call: OpCall) -> tuple[Work, ...]:
     name = base_name(call.name)
     targets = written(call)
-    sources = [t for t in read(call) if t.device == "cuda" and t.shape]
+    sources = [t for t in read(call) if t.device == "cuda"]
     if not targets:
         return ()
     return (pointwise(FAMILY, name, sources, targets),)
@@ -44,27 +63,52 @@ def pointwise(family: str, name: str, sources: list[TensorSpec], targets: list[T
     widest = max(sources, key=numel) if sources else shape_of
     count = max(count, numel(widest)) if name.endswith("_backward") else count
     kind = _kernel(sources, [t for t in targets if numel(t) == numel(shape_of)], shape_of)
-    if kind != "vector":
-        return items(family, kind, count, moved, flops=count)
-    dtype = widest.dtype if widest.dtype != "bool" else shape_of.dtype
-    return stream(family, _curves(name, len(sources)), dtype, moved, flops=count)
+    if kind == "vector":
+        return stream(family, _curves(name, len(sources)), _dtype(sources, shape_of), moved, flops=count)
+    pattern = "-".join(sorted({_pattern(t, shape_of) for t in sources}))
+    types = "-".join(sorted({t.dtype for t in sources if t.shape})) if kind.startswith("cast") else ""
+    if kind == "offsets":
+        kind = f"offsets-{pattern or 'same'}"
+    return items(
+        family, kind, count, moved, flops=count, op=f"{types or item_bytes(shape_of.dtype)}", like="offsets-same"
+    )
+
+
+def _dtype(sources: list[TensorSpec], target: TensorSpec) -> str:
+    """The widest operand's type: comparisons write bool, masks are read as bool."""
+    return max((t.dtype for t in (*sources, target) if numel(t) > 1), key=item_bytes, default=target.dtype)
+
+
+def _pattern(tensor: TensorSpec, out: TensorSpec) -> str:
+    """How an operand lies relative to the output: same, row (repeats slowly), column (repeats fast), view, crossed."""
+    if _same_layout(tensor, out):
+        return "same"
+    if numel(tensor) == 1:
+        return "scalar"
+    if _is_crossed(tensor, out):
+        return "crossed"
+    if numel(tensor) < numel(out):
+        place = max((i for i, size in enumerate(out.shape) if size > 1 and out.stride[i] == 1), default=-1)
+        place += len(tensor.shape) - len(out.shape) if place >= 0 else 0
+        return (
+            "row" if 0 <= place < len(tensor.shape) and tensor.shape[place] > 1 and tensor.stride[place] else "column"
+        )
+    return "view"
 
 
 def _curves(name: str, num_sources: int) -> tuple[str, ...]:
-    """The measured functor that `name` resembles; one with a scalar operand streams as mul_scalar does."""
+    """The functor itself, then one that it resembles; one with a scalar operand streams as mul_scalar does."""
     plain = name[:-1] if name.endswith("_") and name not in _LIKE else name
-    if plain == "pow":
-        return ("pow" if num_sources < 2 else "add",)
-    if plain in ("add", "mul"):
-        measured = name if name == "add_" else plain
-        return (measured if num_sources >= 2 else "mul_scalar",)
     default = "silu_backward" if plain.endswith("_backward") else "add" if num_sources >= 2 else "mul_scalar"
-    return (_LIKE.get(plain, default),)
+    if plain in _WITH_SCALAR and num_sources < 2:
+        return (f"{plain}_scalar", default)
+    return (name, plain, _LIKE.get(plain, default))
 
 
 def _kernel(sources: list[TensorSpec], targets: list[TensorSpec], out: TensorSpec) -> str:
-    operands = [t for t in sources if numel(t) > 1] + targets
+    operands = [t for t in sources if numel(t) > 1 or numel(out) > 1] + targets
     if not all(_same_layout(t, out) for t in operands) or not is_dense(out):
+        # A scalar on the device is a broadcast operand; a number, or one on the host, is a constant of the kernel.
         return "transposed" if any(_is_crossed(t, out) for t in operands) else "offsets"
     kinds = {t.dtype for t in sources if t.dtype != "bool" and t.shape}
     kinds |= {t.dtype for t in targets if t.dtype not in ("bool", "uint8", "int64") or not kinds}

@@ -34,7 +34,7 @@ NAMES = (
 def describe(call: OpCall) -> tuple[Work, ...]:
     """Nothing is launched; _assert_async reads one value in one kernel."""
     if base_name(call.name) == "_assert_async":
-        return (items("fallback", "offsets", 1, 1),)
+        return (items("fallback", "offsets-view", 1, 1),)
     return ()
 
 
@@ -52,11 +52,17 @@ def unknown(call: OpCall) -> tuple[Work, ...]:
     moved = traffic(call)
     count = max((numel(t) for t in (*inputs(call), *call.outputs)), default=0)
     return (
-        Work(family="fallback", curves=("items/offsets",), at=(max(count, 1), max(moved, 1)), flops=count, bytes=moved),
+        Work(
+            family="fallback",
+            curves=("items/offsets-view/any",),
+            at=(max(count, 1), max(moved, 1)),
+            flops=count,
+            bytes=moved,
+        ),
     )
 
 
 def custom(call: OpCall) -> tuple[Work, ...]:
     """An operator outside aten: the bytes of its tensors at the rate of a plain streaming kernel."""
     moved = traffic(call)
-    return (Work(family="custom", curves=("stream/add/float32",), at=(max(moved, 1),), bytes=moved),)
+    return (Work(family="custom", curves=("stream/all/add/4",), at=(max(moved, 1),), bytes=moved),)

@@ -42,10 +42,8 @@ _K_STEP_NS = 0.45  # latency of one step along k when too few tiles hide it: [1,
 # An epilogue stores at 1.75 of 4.39 TB/s: 15552x6200x32 writes 193 MB in 111 us; longer k hides it.
 _STORE_COST = 2.4
 
-_LAYOUT = {("n", "t"): 1, ("n", "n"): 2, ("t", "n"): 4, ("t", "t"): 8}
-
-# How far apart points are per doubling of (batch, m, n, k, layout code, alignment).
-WEIGHTS = (1.0, 1.0, 1.0, 1.0, 0.5, 2.0)
+# How far apart points are per doubling of (batch, m, n, k, alignment).
+WEIGHTS = (0.6, 0.6, 0.6, 0.6, 1.2)
 
 # fmt: off
 NAMES = (
@@ -78,14 +76,13 @@ def describe(call: OpCall) -> tuple[Work, ...]:
         return _linear_backward(call, left, right)
     batch, m, n, k = _sizes(name, left, right, call)
     dtype = _compute_dtype(call, left)
-    layout = _LAYOUT[(_order(left, transposed=False), _order(right, transposed=name == "linear"))]
+    layout = _order(left, transposed=False) + _order(right, transposed=name == "linear")
     align = _alignment(left, right, n)
-    kind = "bmm" if batch > 1 else "addmm" if name in ("addmm", "addmm_", "_addmm_activation") else "mm"
     return (
         Work(
             family=FAMILY,
-            curves=_curves(kind, dtype),
-            at=(batch, m, n, k, layout, align),
+            curves=curves(_kind(name, batch, call), layout, dtype, align),
+            at=(batch, m, n, k, align),
             flops=2 * batch * m * n * k,
             bytes=traffic(call),
             num_kernels=_num_kernels(batch, m, n, k),
@@ -93,12 +90,26 @@ def describe(call: OpCall) -> tuple[Work, ...]:
     )
 
 
-@lru_cache(maxsize=64)
-def _curves(kind: str, dtype: str) -> tuple[str, ...]:
-    """The kind's own curve, then plain products, then (16-bit and 8-bit types) bfloat16, which has most points."""
-    kinds = (kind,) if kind == "mm" else (kind, "mm")
-    like = (dtype, "bfloat16") if dtype in ("float16", "float8", "int8") else (dtype,)
-    return tuple(f"gemm/{k}/{d}" for d in like for k in kinds)
+def _kind(name: str, batch: int, call: OpCall) -> str:
+    """What else than the sizes chooses a kernel: batches, groups, an epilogue, scales per row."""
+    if "grouped" in name:
+        return "grouped"
+    if name == "_scaled_mm":
+        scale = call.arg("scale_a")
+        return "rowwise" if isinstance(scale, TensorSpec) and numel(scale) > 1 else "mm"
+    if batch > 1:
+        return "bmm"
+    return "addmm" if name in ("addmm", "addmm_", "_addmm_activation") else "mm"
+
+
+@lru_cache(maxsize=256)
+def curves(kind: str, layout: str, dtype: str, align: int) -> tuple[str, ...]:
+    """gemm/width class/alignment/kind and layout/dtype; without points for the dtype, those of its class."""
+    group = "half" if dtype in ("bfloat16", "float16") else dtype
+    stem = f"gemm/{group}/{'aligned' if align == 16 else 'odd'}"
+    kinds = (kind,) if kind in ("mm", "grouped") else (kind, "mm")
+    dtypes = (dtype, "bfloat16") if dtype == "float16" else (dtype,)
+    return tuple(f"{stem}/{k}-{layout}/{d}" for k in kinds for d in dtypes)
 
 
 def _operands(call: OpCall) -> tuple[TensorSpec | None, TensorSpec | None]:
@@ -143,17 +154,17 @@ def _grouped_sizes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, int, in
 def _linear_backward(call: OpCall, left: TensorSpec, right: TensorSpec) -> tuple[Work, ...]:
     """Two products: the gradient of the input and that of the weight."""
     rows, k, n = numel(left) // max(left.shape[-1], 1), left.shape[-1], right.shape[0]
-    curve, align = _curves("mm", _compute_dtype(call, left)), _row_alignment((k, n), left.dtype)
+    dtype, align = _compute_dtype(call, left), _row_alignment((k, n), left.dtype)
     flops = 2 * rows * k * n
     return tuple(
         Work(
             family=FAMILY,
-            curves=curve,
-            at=at,
+            curves=curves("mm", layout, dtype, align),
+            at=(*at, align),
             flops=flops,
             bytes=nbytes(left) + nbytes(right) + rows * n * item_bytes(left.dtype),
         )
-        for at in ((1, rows, k, n, 2, align), (1, n, k, rows, 4, align))
+        for at, layout in (((1, rows, k, n), "nn"), ((1, n, k, rows), "tn"))
     )
 
 
@@ -206,16 +217,21 @@ def _num_kernels(batch: int, m: int, n: int, k: int) -> int:
 
 
 def model_ns(curve: str, at: tuple[int, ...], roof: Roof) -> float:
-    """Time of a product `at` = (batch, m, n, k, layout, alignment in bytes) of the dtype that ends `curve`."""
-    batch, m, n, k, _, align = at
+    """Time of a product `at` = (batch, m, n, k, alignment in bytes) of the dtype that ends `curve`."""
+    batch, m, n, k, align = at
     dtype = curve.rsplit("/", 1)[1]
     size = 4 if dtype in ("tf32", "float32") else 8 if dtype == "float64" else 1 if dtype in ("float8", "int8") else 2
     peak = roof.flops_per_ns(dtype) * _DTYPE_SHARE.get(dtype, 1.0)
     if dtype not in ("float32", "float64"):
         peak *= min(_ODD_SHARE.get(align, 0.86 if align == 16 else 0.12) / 0.86, 1.0)
     moved = roof.stream_ns(batch * (m * k + k * n + _STORE_COST * m * n) * size)
-    compute = min(_tiled_ns(batch, m, n, k, tile, peak, roof) for tile in _TILES)
+    compute = compute_ns((batch, m, n, k), peak, roof)
     return _FIXED_NS + (compute**3 + moved**3) ** (1 / 3)
+
+
+def compute_ns(sizes: tuple[int, int, int, int], peak: float, roof: Roof) -> float:
+    """Time of the tensor cores for (batch, m, n, k) at `peak` FLOP/ns, with the best tile and split."""
+    return min(_tiled_ns(*sizes, tile, peak, roof) for tile in _TILES)
 
 
 def _tiled_ns(batch: int, m: int, n: int, k: int, tile: tuple[int, int, float], peak: float, roof: Roof) -> float:

@@ -12,6 +12,7 @@ from phantora.compute.work import (
     flag,
     inputs,
     is_contiguous,
+    item_bytes,
     nbytes,
     numel,
     read,
@@ -42,6 +43,7 @@ _FILLS = ("fill_", "fill", "zero_", "zeros", "ones", "full", "zeros_like", "ones
           "new_full", "new_ones",
           "arange", "range", "linspace", "logspace", "eye", "scalar_tensor", "memset", "tril_indices", "triu_indices")
 # fmt: on
+_SHUFFLES = ("flip", "roll", "rot90", "tril", "triu", "pixel_shuffle", "channel_shuffle", "col2im", "im2col")
 _TRANSFERS = ("memcpy_h2d", "memcpy_d2h")
 NAMES = _COPIES + _JOINS + _FILLS + _TRANSFERS
 
@@ -78,19 +80,14 @@ def _copy(call: OpCall, name: str) -> tuple[Work, ...]:
         kind = "memcpy_h2d" if sources[0].device == "cpu" else "memcpy_d2h"
         return (transfer(kind, min(nbytes(sources[0]), nbytes(targets[0])), pinned=bool(flag(call, "pinned", False))),)
     source, target = sources[0], targets[0]
-    if numel(source) != numel(target):  # padding, repetition, a slice written into zeros
-        return (items(FAMILY, "offsets", numel(target), nbytes(source) + nbytes(target)),)
+    if name in _SHUFFLES or numel(source) != numel(target):  # padding, repetition, a slice written into zeros
+        moved = nbytes(source) + nbytes(target)
+        return (items(FAMILY, name, numel(target), moved, op=str(item_bytes(target.dtype)), like="offsets-view"),)
     work = pointwise(FAMILY, "clone", [source], [target])
-    if work.curves[0].startswith("stream/") and source.dtype != target.dtype:
-        return (stream(FAMILY, ("to_bf16", "clone"), "float32", work.bytes),)
-    if work.curves[0] == "stream/mul_scalar/" + work.curves[0].rsplit("/", 1)[1]:
-        return (stream(FAMILY, ("clone",), target.dtype, work.bytes),)
-    if work.curves[0] == "items/cast":
-        return (
-            (stream(FAMILY, ("to_fp32",), source.dtype, work.bytes),)
-            if source.dtype in ("bfloat16", "float16")
-            else (work,)
-        )
+    if work.curves[0].startswith(("stream/", "items/cast/")) and source.dtype != target.dtype:
+        return (stream(FAMILY, (f"{source.dtype}-{target.dtype}", "bfloat16-float32"), target.dtype, work.bytes),)
+    if work.curves[0].startswith("stream/"):
+        return (stream(FAMILY, (name, "clone"), target.dtype, work.bytes),)
     return (work,)
 
 
@@ -103,8 +100,12 @@ def _join(call: OpCall) -> tuple[Work, ...]:
     if not targets:
         return ()
     if all(map(is_contiguous, parts)):
-        return (stream(FAMILY, ("clone",), targets[0].dtype, moved, num_kernels=kernels),)
-    return (items(FAMILY, "cat", sum(map(numel, targets)), moved, num_kernels=kernels),)
+        return (stream(FAMILY, (f"cat{min(kernels, 2)}", "clone"), targets[0].dtype, moved, num_kernels=kernels),)
+    return (
+        items(
+            FAMILY, "cat", sum(map(numel, targets)), moved, num_kernels=kernels, op=str(item_bytes(targets[0].dtype))
+        ),
+    )
 
 
 def _transfer(call: OpCall, name: str) -> Work:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from phantora.compute.call import OpCall, TensorSpec
-from phantora.compute.families.streaming import rows, stream
-from phantora.compute.roof import LAUNCH_FLOOR_NS, Roof
+from phantora.compute.families.streaming import items, rows, stream
+from phantora.compute.roof import Roof
 from phantora.compute.work import Work, base_name, first_tensor, is_channels_last, item_bytes, nbytes, numel
 
 FAMILY = "normalization"
@@ -29,14 +29,19 @@ _BATCH = (
 )
 # fmt: on
 NAMES = tuple(_LAYER) + _GROUP + _BATCH
-WEIGHTS = (0.7, 1.0, 1.0)
+WEIGHTS = (0.2, 0.3, 0.3)
 
-# Passes over the input: forward reads it for the statistics and again for the output; backward needs two operands.
-# cuDNN gives a channel to a block. One kernel keeps a small plane in registers and reads each operand once
-# ('singleread', planes below 1024). With fewer channels than SMs a block's instructions bind, not memory.
-_PASSES = {"forward": 3.0, "backward": 5.4, "backward_small": 4.5, "backward_few": 7.5}
-# channels_last kernels of ATen: the statistics pass is the slow one and backward profits more from the cache.
-_PASSES_CHANNELS_LAST = {"forward": 6.0, "backward": 4.3}
+# (direction, layout, whose kernels) -> (fixed ns, ns per element that one SM walks, times that the input is moved).
+_BATCH_RATES = {
+    ("forward", "nchw", "cudnn"): (4000.0, 0.50, 0.3),
+    ("forward", "nchw", "native"): (6000.0, 0.78, 0.3),
+    ("backward", "nchw", "cudnn"): (4000.0, 0.95, 0.3),
+    ("backward", "nchw", "native"): (6000.0, 1.05, 0.3),
+    ("forward", "nhwc", "cudnn"): (5600.0, 0.0, 3.9),
+    ("forward", "nhwc", "native"): (8500.0, 0.05, 8.0),
+    ("backward", "nhwc", "cudnn"): (2500.0, 0.02, 5.0),
+    ("backward", "nhwc", "native"): (6500.0, 0.06, 7.7),
+}
 
 
 def describe(call: OpCall) -> tuple[Work, ...]:
@@ -56,6 +61,8 @@ def _layer(call: OpCall, op: str, source: TensorSpec) -> tuple[Work, ...]:
     columns = math.prod(shape) if isinstance(shape, tuple) else source.shape[-1]  # type: ignore[arg-type]
     backward = op.endswith("_backward")
     like = (op, "layer_norm_backward") if op == "rms_norm_backward" else (op,)
+    if columns % 4:  # rows that cannot be read in vectors (layer_norm_kernel.cu) take kernels of their own
+        like = tuple(f"{name}-odd" for name in like)
     count = numel(source) // max(columns, 1)
     return (rows(FAMILY, like, source.dtype, count, columns, num_kernels=2 if backward else 1),)
 
@@ -74,22 +81,19 @@ def _batch(call: OpCall, name: str, source: TensorSpec) -> tuple[Work, ...]:
     if name in ("batch_norm_gather_stats_with_counts", "batch_norm_update_stats"):
         return (stream(FAMILY, ("clone",), source.dtype, 4 * nbytes(source)),)
     if name in ("batch_norm_elemt", "batch_norm_backward_elemt") or _frozen(call, name):
-        return (
-            stream(
-                FAMILY,
-                ("silu_backward" if "backward" in name else "mul",),
-                source.dtype,
-                (3 if "backward" in name else 2) * nbytes(source),
-                flops=2 * numel(source),
-            ),
-        )
+        kind = "batch_norm_backward_elemt" if "backward" in name else "batch_norm_elemt"
+        layout = "nhwc" if is_channels_last(source) else "nchw"
+        moved = (3 if "backward" in name else 2) * nbytes(source)
+        size = str(item_bytes(source.dtype))
+        return (items(FAMILY, f"{kind}-{layout}", numel(source), moved, flops=2 * numel(source), op=size),)
     backward = "backward" in name
     channels = source.shape[1] if len(source.shape) > 1 else source.shape[0]
     plane = math.prod(source.shape[2:])
     layout = "nhwc" if is_channels_last(source) else "nchw"
-    dtype = "bfloat16" if item_bytes(source.dtype) <= 2 else "float32"
-    forward_curves = (f"batch_norm/forward/{dtype}/{layout}", f"batch_norm/forward/bfloat16/{layout}")
-    curves = (f"batch_norm/backward/{dtype}/{layout}", *forward_curves) if backward else forward_curves
+    direction = "backward" if backward else "forward"
+    # torch gives bfloat16 to its own kernels, everything else to cuDNN (ATen/native/Normalization.cpp).
+    maker = "native" if source.dtype == "bfloat16" else "cudnn"
+    curves = tuple(f"batch_norm/{direction}/{layout}/{m}/{item_bytes(source.dtype)}" for m in (maker, "cudnn"))
     half = 0.5 if name in ("batch_norm_stats", "batch_norm_backward_reduce") else 1.0
     kernels = 1 if name.startswith("cudnn") else 3 if layout == "nchw" else 4 if not backward else 2
     return (
@@ -112,22 +116,12 @@ def _frozen(call: OpCall, name: str) -> bool:
 
 
 def batch_norm_ns(curve: str, at: tuple[int, ...], roof: Roof) -> float:
-    """Time of batch norm `at` = (batch, channels, plane); in NCHW one block per channel, so few channels idle SMs."""
-    _, direction, dtype, layout = curve.split("/")
+    """Time of batch norm `at` = (batch, channels, plane). In NCHW a block walks its channel."""
+    _, direction, layout, maker, item = curve.split("/")
     batch, channels, plane = at
-    size = float(batch * channels * plane * (2 if dtype == "bfloat16" else 4))
-    if layout == "nhwc":
-        return 3 * LAUNCH_FLOOR_NS + roof.stream_ns(size) * _PASSES_CHANNELS_LAST[direction]
-    few = channels < roof.num_sms
-    kind = (
-        direction
-        if direction == "forward"
-        else "backward_few"
-        if few
-        else "backward_small"
-        if plane < 1024
-        else "backward"
-    )
-    waves = -(-channels // roof.num_sms)
-    occupancy = channels / (waves * roof.num_sms)
-    return 2 * LAUNCH_FLOOR_NS + roof.stream_ns(size) * _PASSES[kind] / max(occupancy, 0.05)
+    fixed_ns, walked_ns, passes = _BATCH_RATES[direction, layout, maker]
+    size = float(batch * channels * plane * int(item))
+    if maker == "native" and layout == "nchw":
+        plane = max(plane, 128)  # the threads of a block lie along the plane
+    walked = -(-channels // roof.num_sms) * batch * plane
+    return fixed_ns + walked_ns * walked + passes * roof.stream_ns(size)

@@ -12,7 +12,7 @@ from phantora.compute.work import Work, base_name, ceil_div, item_bytes, nbytes,
 
 FAMILY = "foreach"
 OPTIMIZER_FAMILY = "optimizer"
-WEIGHTS = (1.0, 0.5)
+WEIGHTS = (0.45, 0.2)
 
 _CHUNK = 65536
 _MAX_BLOCKS = 320
@@ -63,12 +63,12 @@ def _repeats(call: OpCall, key: str) -> bool:
 
 
 def _curves(name: str, first: TensorSpec, depth: int) -> tuple[str, ...]:
-    dtype = "bfloat16" if item_bytes(first.dtype) <= 2 else "float32"
+    size = item_bytes(first.dtype)
     if name in _FUSED:
-        return (f"foreach/_fused_adamw_/{dtype}",)
+        return (f"foreach/{name}-{depth}/{size}", f"foreach/_fused_adamw_-4/{size}")
     stem = name.removeprefix("_foreach_").rstrip("_")
     like = _LIKE.get(stem, "_foreach_mul_" if depth == 1 else "_foreach_add_" if depth == 2 else "_foreach_addcmul_")
-    return (f"foreach/{like}/{dtype}",)
+    return (f"foreach/{name}-{depth}/{size}", f"foreach/{like}-{depth}/{size}", f"foreach/{like}-{depth}/4")
 
 
 def _flops_per_element(name: str) -> int:

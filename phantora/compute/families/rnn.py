@@ -53,7 +53,7 @@ def _layers(call: OpCall, source: TensorSpec, backward: bool) -> tuple[Work, ...
         works.append(_product(steps * batch, gates * hidden * directions, width, source.dtype, backward))
     chain = Work(
         family=FAMILY,
-        curves=(f"rnn_chain/{source.dtype}",),
+        curves=(f"rnn_chain/{'backward' if backward else 'forward'}/{source.dtype}",),
         at=(steps, batch * directions, gates * hidden, hidden),
         flops=2 * steps * batch * directions * gates * hidden * hidden * layers * (2 if backward else 1),
         num_kernels=2 * steps * layers,
@@ -75,8 +75,8 @@ def _product(m: int, n: int, k: int, dtype: str, backward: bool) -> Work:
     kind = dtype if dtype in ("bfloat16", "float16") else "tf32"
     return Work(
         family=FAMILY,
-        curves=(f"gemm/mm/{kind}",),
-        at=(1, max(m, 1), n, k, 1, 16),
+        curves=gemm.curves("mm", "nt", kind, 16),
+        at=(1, max(m, 1), n, k, 16),
         flops=2 * m * n * k * (2 if backward else 1),
         bytes=2 * (m * k + n * k + m * n),
         scale=2.0 if backward else 1.0,
@@ -87,4 +87,4 @@ def chain_ns(curve: str, at: tuple[int, ...], roof: Roof) -> float:
     """Time of the chain `at` = (steps, batch, gates x hidden, hidden) of one layer."""
     steps, batch, wide, hidden = at
     kind = "bfloat16" if curve.endswith("16") else "tf32"
-    return steps * max(_STEP_NS, gemm.model_ns(f"gemm/mm/{kind}", (1, max(batch, 1), wide, hidden, 1, 16), roof))
+    return steps * max(_STEP_NS, gemm.model_ns(f"gemm/{kind}", (1, max(batch, 1), wide, hidden, 16), roof))

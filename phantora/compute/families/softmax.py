@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from phantora.compute.call import OpCall
 from phantora.compute.families.elementwise import pointwise
 from phantora.compute.families.streaming import items, rows, stream
-from phantora.compute.work import Work, base_name, first_tensor, nbytes, numel, read, written
+from phantora.compute.work import Work, base_name, first_tensor, item_bytes, nbytes, numel, read, written
 
 FAMILY = "softmax"
 LOSS_FAMILY = "loss"
@@ -14,8 +16,8 @@ LOSS_FAMILY = "loss"
 _SOFTMAX = {
     "_softmax": ("softmax",), "softmax": ("softmax",), "_safe_softmax": ("softmax",), "_masked_softmax": ("softmax",),
     "_log_softmax": ("log_softmax",), "log_softmax": ("log_softmax",),
-    "_softmax_backward_data": ("softmax_backward", "log_softmax_backward"),
-    "_masked_softmax_backward": ("softmax_backward", "log_softmax_backward"),
+    "_softmax_backward_data": ("softmax_backward",),
+    "_masked_softmax_backward": ("softmax_backward",),
     "_log_softmax_backward_data": ("log_softmax_backward",),
 }
 # fmt: on
@@ -39,7 +41,11 @@ def describe(call: OpCall) -> tuple[Work, ...]:
         return _nll(call, name)
     if name in _CTC:
         source = first_tensor(call)
-        return (items(LOSS_FAMILY, "offsets", 4 * numel(source), 4 * nbytes(source), num_kernels=3),) if source else ()
+        return (
+            (items(LOSS_FAMILY, "offsets-view", 4 * numel(source), 4 * nbytes(source), num_kernels=3),)
+            if source
+            else ()
+        )
     return _pointwise_loss(call, name)
 
 
@@ -52,7 +58,14 @@ def _softmax(call: OpCall, name: str) -> tuple[Work, ...]:
     columns = max(source.shape[dim % len(source.shape)], 1)
     inner = dim in (-1, len(source.shape) - 1)
     # Across an outer dimension each thread walks a column: measured nowhere here; the traffic is the same.
-    return (rows(FAMILY, _SOFTMAX[name], source.dtype, numel(source) // columns, columns, scale=1.0 if inner else 1.3),)
+    # Up to 1,024 columns a warp keeps a row in registers (PersistentSoftmax.cuh), longer rows take a block each.
+    length = "" if columns <= 1024 else "-long" if columns * item_bytes(source.dtype) % 16 == 0 else "-odd"
+    names = tuple(n + length for n in _SOFTMAX[name])
+    core = rows(FAMILY, names, source.dtype, numel(source) // columns, columns, scale=1.0 if inner else 1.3)
+    if name == "_softmax_backward_data":  # grad * output is a kernel of its own (SoftMax.cu)
+        size = nbytes(source)
+        return (replace(core, bytes=core.bytes + 3 * size, num_kernels=2),)
+    return (core,)
 
 
 def _nll(call: OpCall, name: str) -> tuple[Work, ...]:

@@ -1,76 +1,24 @@
 """The three models that most kernels share: streams, rows, and kernels bound by their instructions.
 
 stream  at = (bytes,): memory traffic at the streaming rate above a launch floor.
-rows    at = (rows, columns) of a tensor of which each row is reduced or normalised: `passes` times its bytes.
-items   at = (items, bytes): the greater of instructions per element and traffic.
-
-Rates of `items` are elements per second on the 132 SMs of an H200, from kernels of profiled training steps (the
-kernel's name in brackets); they scale with the number of SMs.
+rows    at = (rows, columns) of a tensor of which each row is normalised, with the rates of rates.py.
+items   at = (elements, bytes, ...): a fixed time, instructions per element and traffic, with the rates of rates.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from phantora.compute.roof import KERNEL_GAP_NS, LAUNCH_FLOOR_NS, Roof
+from phantora.compute.families.rates import RATES, row_rates
+from phantora.compute.roof import LAUNCH_FLOOR_NS, Roof
 from phantora.compute.work import Work, item_bytes
 
-# fmt: off
-ITEMS_PER_S: dict[str, float] = {
-    # [elementwise_kernel] operands addressed through an offset calculator: broadcast, permuted or sliced views.
-    "offsets": 315e9,
-    # The same when neighbouring threads touch distant rows (x.t().contiguous(): 144e9 in bfloat16, 138e9 in float32).
-    "transposed": 142e9,
-    # [unrolled_elementwise_kernel with LoadWithCast] dtypes converted on the fly: one operand, several operands.
-    "cast": 353e9,
-    "cast_many": 257e9,
-    # [CatArrayBatchedCopy] joining views that are not contiguous.
-    "cat": 232e9,
-    # [distribution_elementwise_grid_stride_kernel] Philox numbers, a few per thread.
-    "random": 400e9,
-    # [vectorized_gather_kernel] one block per gathered row, however short: items are rows.
-    "row_gather": 1.66e9,
-    # [index_elementwise_kernel, _scatter_gather_elementwise_kernel] one element each.
-    "gather": 345e9,
-    "scatter": 380e9,
-    # The same with an atomic add; [indexFuncLargeIndex] index_add finds its row per element.
-    "scatter_atomic": 290e9,
-    "index_add": 138e9,
-    # [indexing_backward_kernel] index_put with accumulate walks sorted duplicates one after the other.
-    "index_put_accumulate": 4.2e9,
-    # [reduce_kernel<512,1>] inner reductions of short rows: items are rows, one part of a warp each.
-    "short_rows": 4.5e9,
-    # [nll_loss_*_reduce_cuda_kernel_2d] a single block walks the rows.
-    "single_block": 1.3e9,
-    # Depthwise convolution, per output and filter tap (an estimate: nothing was measured).
-    "depthwise": 1500e9,
-    # Pooling windows and interpolation, per element of the larger side (max_pool2d forward 243e9 to 251e9, backward
-    # 89e9 in NCHW and 113e9 in NHWC).
-    "pool": 250e9,
-    "pool_backward": 100e9,
-    "upsample": 250e9,
-}
-# fmt: on
-
-# Passes of `rows` kernels over their tensor, reads and writes together.
-# fmt: off
-PASSES: dict[str, float] = {
-    "softmax": 2.0, "softmax_backward": 3.0, "log_softmax": 2.0, "log_softmax_backward": 3.0, "layer_norm": 2.0,
-    "layer_norm_backward": 5.0, "rms_norm": 2.0, "rms_norm_backward": 5.0, "group_norm": 3.0,
-    "group_norm_backward": 5.0,
-    "sum_dim": 1.0, "mean_dim": 1.0, "argmax": 1.0, "cumsum": 2.0, "topk2": 4.0, "nll_loss": 0.0,
-}
-# fmt: on
-
-# Rows kernels give a row to a block or a warp: fewer rows than this leave SMs idle.
-_ROWS_IN_FLIGHT_PER_SM = 4
-
-WEIGHTS = {"stream": (1.0,), "rows": (1.0, 1.0), "items": (1.0, 1.0)}
+WEIGHTS = {"stream": (0.4,), "rows": (1.0, 1.0, 1.0), "items": (1.2, 1.2, 1.2, 1.2, 1.2)}
 
 
 def stream(family: str, like: Iterable[str], dtype: str, num_bytes: int, num_kernels: int = 1, flops: int = 0) -> Work:
     """Streaming work whose efficiency is that of the first measured operator in `like`."""
-    curves = tuple(f"stream/{op}/{_curve_dtype(dtype)}" for op in like)
+    curves = tuple(f"stream/all/{op}/{width(dtype)}" for op in like)
     return Work(
         family=family, curves=curves, at=(max(num_bytes, 1),), flops=flops, bytes=num_bytes, num_kernels=num_kernels
     )
@@ -90,30 +38,38 @@ def rows(
     size = num_rows * num_columns
     return Work(
         family=family,
-        curves=tuple(f"rows/{op}/{_curve_dtype(dtype)}" for op in names),
+        curves=tuple(f"rows/{op}/{width(dtype)}" for op in names),
         at=(max(num_rows, 1), max(num_columns, 1)),
         flops=5 * size,
-        bytes=int(PASSES[names[0]] * size * item_bytes(dtype)),
+        bytes=int(max(row_rates(names[0])[4], 1.0) * size * item_bytes(dtype)),
         num_kernels=num_kernels,
         scale=scale,
     )
 
 
-def items(family: str, kind: str, num_items: int, num_bytes: int, num_kernels: int = 1, flops: int = 0) -> Work:
-    """Work of `num_items` at the rate of `kind` (a key of ITEMS_PER_S), or of its traffic if that takes longer."""
+def items(
+    family: str, kind: str, num_items: int, num_bytes: int, num_kernels: int = 1, flops: int = 0, *,
+    op: str = "any", like: str = "", more: tuple[int, ...] = (),
+) -> Work:  # fmt: skip
+    """Work of `num_items` elements and `num_bytes` of traffic at the rates of `kind` (rates.RATES).
+
+    op: what else its rate depends on (dtype, layout). more: sizes beside the two that it depends on (a row's length).
+    like: the kind whose measured points serve when there are none of `kind`.
+    """
+    names = (f"items/{kind}/{op}",) + ((f"items/{like}/{op}",) if like else ())
     return Work(
         family=family,
-        curves=(f"items/{kind}",),
-        at=(max(num_items, 1), max(num_bytes, 1)),
+        curves=names,
+        at=(max(num_items, 1), max(num_bytes, 1), *(max(m, 1) for m in more)),
         flops=flops,
         bytes=num_bytes,
         num_kernels=num_kernels,
     )
 
 
-def _curve_dtype(dtype: str) -> str:
-    """Curves were measured in bfloat16 and float32; kernels of other types behave as those of the same width."""
-    return "bfloat16" if item_bytes(dtype) <= 2 else "float32"
+def width(dtype: str) -> str:
+    """Bytes of an element: kernels of equally wide types behave alike."""
+    return str(item_bytes(dtype))
 
 
 def stream_ns(curve: str, at: tuple[int, ...], roof: Roof) -> float:
@@ -121,17 +77,16 @@ def stream_ns(curve: str, at: tuple[int, ...], roof: Roof) -> float:
 
 
 def rows_ns(curve: str, at: tuple[int, ...], roof: Roof) -> float:
-    _, op, dtype = curve.split("/")
+    """Fixed time, instructions per row, per column (few rows) and per element, and traffic."""
+    _, kind, size = curve.split("/")
+    fixed_ns, per_row, per_column, per_element, passes = row_rates(kind)
     num_rows, num_columns = at
-    moved = PASSES[op] * num_rows * num_columns * item_bytes(dtype)
-    if op == "nll_loss":
-        return 4000 + roof.items_ns(num_rows, ITEMS_PER_S["single_block"])
-    if op == "sum_dim":  # columns are reduced: threads lie along them, so few columns leave bandwidth unused
-        return LAUNCH_FLOOR_NS + 4000 + roof.stream_ns(moved) / min(1.0, num_columns / 2048) ** 0.7
-    occupancy = min(1.0, num_rows / (_ROWS_IN_FLIGHT_PER_SM * roof.num_sms))
-    return LAUNCH_FLOOR_NS + 1000 + roof.stream_ns(moved) / occupancy
+    size_bytes = num_rows * num_columns * int(size)
+    own = per_row * num_rows + per_element * num_rows * num_columns
+    return fixed_ns + per_column * num_columns + roof.items_ns(own, 1e9) + roof.stream_ns(passes * size_bytes)
 
 
 def items_ns(curve: str, at: tuple[int, ...], roof: Roof) -> float:
-    kind = curve.split("/")[1]
-    return KERNEL_GAP_NS + 1000 + max(roof.items_ns(at[0], ITEMS_PER_S[kind]), roof.stream_ns(at[1]))
+    """Fixed time, instructions per element, and traffic, each at the rate of the curve's kind."""
+    fixed_ns, items_per_s, passes = RATES.get(curve.split("/")[1], RATES["offsets-view"])
+    return fixed_ns + roof.items_ns(at[0], items_per_s) + roof.stream_ns(passes * at[1])

@@ -20,14 +20,33 @@ _BACKENDS = {
 
 # (batch, heads, key heads, queries, keys, head size)
 _SIZES = (
-    (8, 12, 12, 1024, 1024, 64), (4, 32, 8, 2048, 2048, 64), (2, 32, 8, 4096, 4096, 128), (1, 32, 32, 4096, 4096, 128),
-    (1, 32, 8, 8192, 8192, 128), (16, 16, 16, 512, 512, 64), (4, 25, 25, 1024, 1024, 64), (64, 12, 12, 197, 197, 64),
-    (1, 12, 12, 256, 256, 64), (1, 32, 32, 1024, 1024, 128), (8, 16, 16, 384, 384, 80), (2, 16, 16, 2048, 2048, 96),
-    (1, 8, 8, 4096, 4096, 256), (4, 8, 1, 2048, 2048, 256), (4, 8, 8, 4096, 77, 40), (4, 8, 8, 1024, 77, 80),
-    (4, 8, 8, 1024, 1024, 80), (4, 8, 8, 4096, 4096, 40), (32, 32, 32, 1, 2048, 128), (8, 32, 8, 128, 4096, 128),
-    (2, 16, 16, 1500, 1500, 64), (16, 12, 12, 512, 512, 32), (1, 16, 16, 16384, 16384, 64), (2, 40, 40, 2048, 2048, 128),
-    (3, 10, 10, 700, 700, 72), (24, 20, 4, 333, 333, 64),
-)  # fmt: skip
+    (8, 12, 12, 1024, 1024, 64),
+    (4, 32, 8, 2048, 2048, 64),
+    (2, 32, 8, 4096, 4096, 128),
+    (1, 32, 32, 4096, 4096, 128),
+    (1, 32, 8, 8192, 8192, 128),
+    (16, 16, 16, 512, 512, 64),
+    (4, 25, 25, 1024, 1024, 64),
+    (64, 12, 12, 197, 197, 64),
+    (1, 12, 12, 256, 256, 64),
+    (1, 32, 32, 1024, 1024, 128),
+    (8, 16, 16, 384, 384, 80),
+    (2, 16, 16, 2048, 2048, 96),
+    (1, 8, 8, 4096, 4096, 256),
+    (4, 8, 1, 2048, 2048, 256),
+    (4, 8, 8, 4096, 77, 40),
+    (4, 8, 8, 1024, 77, 80),
+    (4, 8, 8, 1024, 1024, 80),
+    (4, 8, 8, 4096, 4096, 40),
+    (32, 32, 32, 1, 2048, 128),
+    (8, 32, 8, 128, 4096, 128),
+    (2, 16, 16, 1500, 1500, 64),
+    (16, 12, 12, 512, 512, 32),
+    (1, 16, 16, 16384, 16384, 64),
+    (2, 40, 40, 2048, 2048, 128),
+    (3, 10, 10, 700, 700, 72),
+    (24, 20, 4, 333, 333, 64),
+)
 
 
 def cases(maker: Maker) -> Iterator[Case]:
@@ -49,14 +68,25 @@ def cases(maker: Maker) -> Iterator[Case]:
 
 
 def _pair(
-    maker: Maker, size: tuple[int, ...], backend: str, *, causal: bool = False, dropout: float = 0.0,
-    mask: str | None = None, dtype: str = "bf16",
-) -> Iterator[Case]:  # fmt: skip
+    maker: Maker,
+    size: tuple[int, ...],
+    backend: str,
+    *,
+    causal: bool = False,
+    dropout: float = 0.0,
+    mask: str | None = None,
+    dtype: str = "bf16",
+) -> Iterator[Case]:
     b, h, hk, sq, sk, d = size
     if backend == "efficient":
         hk = h  # models repeat keys and values for it
-    fields: dict[str, Any] = {"shapes": [[b, h, sq, d], [b, hk, sk, d], [b, hk, sk, d]], "causal": causal,
-                              "dtype": dtype, "backend": backend, "layout": "bshd"}  # fmt: skip
+    fields: dict[str, Any] = {
+        "shapes": [[b, h, sq, d], [b, hk, sk, d], [b, hk, sk, d]],
+        "causal": causal,
+        "dtype": dtype,
+        "backend": backend,
+        "layout": "bshd",
+    }
     if dropout:
         fields["dropout"] = True
     if mask:
@@ -66,7 +96,11 @@ def _pair(
         def leaf(s: int, heads: int) -> Tensor:
             return maker.normal(b, s, heads, d, dtype=dtype).transpose(1, 2).requires_grad_()
 
-        bias = maker.normal(b if mask == "heads" else 1, h if mask == "heads" else 1, sq, sk, dtype=dtype) if mask else None
+        bias = (
+            maker.normal(b if mask == "heads" else 1, h if mask == "heads" else 1, sq, sk, dtype=dtype)
+            if mask
+            else None
+        )
         return leaf(sq, h), leaf(sk, hk), leaf(sk, hk), bias
 
     def forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:

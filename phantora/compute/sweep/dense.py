@@ -51,8 +51,19 @@ def _products(maker: Maker) -> Iterator[Case]:
             yield _product(maker, m, n, k, "nt", "bf16")
             yield _product(maker, m, k, n, "nn", "bf16")
             yield _product(maker, n, k, m, "tn", "bf16")
-    plan = [("bf16", 130, 8), ("bf16", 70, 1), ("bf16", 30, 2), ("bf16", 25, 4), ("fp16", 36, 8), ("fp16", 14, 1),
-            ("tf32", 60, 8), ("tf32", 24, 1), ("fp32", 50, 8), ("fp32", 16, 1), ("fp64", 30, 8)]  # fmt: skip
+    plan = [
+        ("bf16", 130, 8),
+        ("bf16", 70, 1),
+        ("bf16", 30, 2),
+        ("bf16", 25, 4),
+        ("fp16", 36, 8),
+        ("fp16", 14, 1),
+        ("tf32", 60, 8),
+        ("tf32", 24, 1),
+        ("fp32", 50, 8),
+        ("fp32", 16, 1),
+        ("fp64", 30, 8),
+    ]
     for dtype, count, multiple in plan:
         for i in range(count):
             m, n, k = (_random_size(rng, 4, 13.3, multiple) for _ in range(3))
@@ -79,7 +90,10 @@ def _batched(maker: Maker) -> Iterator[Case]:
     for i, (b, m, n, k) in enumerate(shapes):
         if b * m * n * k >= 2**37 or b * (m * n + m * k + n * k) >= 2**30:
             continue
-        for layout, dtype in ((("nt", "nn", "tn")[i % 3], "bf16"), (("nn", "nt")[i % 2], ("tf32", "fp32", "fp16")[i % 3])):
+        for layout, dtype in (
+            (("nt", "nn", "tn")[i % 3], "bf16"),
+            (("nn", "nt")[i % 2], ("tf32", "fp32", "fp16")[i % 3]),
+        ):
             yield _batched_product(maker, b, m, n, k, layout, dtype)
 
 
@@ -96,10 +110,18 @@ def _batched_product(maker: Maker, b: int, m: int, n: int, k: int, layout: str, 
 
 
 def _grouped(maker: Maker) -> Iterator[Case]:
-    for groups, tokens, k, n in ((8, 4096, 1024, 3584), (8, 16384, 1024, 3584), (8, 8192, 4096, 14336),
-                                 (8, 8192, 14336, 4096), (64, 16384, 2048, 1408), (64, 4096, 1408, 2048),
-                                 (16, 32768, 2048, 2048), (128, 16384, 2048, 768), (4, 2048, 4096, 4096),
-                                 (32, 32768, 4096, 1536)):  # fmt: skip
+    for groups, tokens, k, n in (
+        (8, 4096, 1024, 3584),
+        (8, 16384, 1024, 3584),
+        (8, 8192, 4096, 14336),
+        (8, 8192, 14336, 4096),
+        (64, 16384, 2048, 1408),
+        (64, 4096, 1408, 2048),
+        (16, 32768, 2048, 2048),
+        (128, 16384, 2048, 768),
+        (4, 2048, 4096, 4096),
+        (32, 32768, 4096, 1536),
+    ):
         yield _grouped_product(maker, groups, tokens, k, n, "2d3d")
         yield _grouped_product(maker, groups, tokens, k, n, "2d2d")
 
@@ -118,7 +140,9 @@ def _grouped_product(maker: Maker, groups: int, tokens: int, k: int, n: int, kin
 
 def _low_precision(maker: Maker) -> Iterator[Case]:
     rng = random.Random(9)
-    shapes = [(m, n, k) for m in (16, 1024, 8192) for n, k in ((4096, 4096), (14336, 4096), (4096, 14336), (8192, 8192))]
+    shapes = [
+        (m, n, k) for m in (16, 1024, 8192) for n, k in ((4096, 4096), (14336, 4096), (4096, 14336), (8192, 8192))
+    ]
     shapes += [tuple(_random_size(rng, 5, 13.3, 16) for _ in range(3)) for _ in range(24)]  # type: ignore[misc]
     for i, (m, n, k) in enumerate(shapes):
         yield _scaled_product(maker, m, n, k, rowwise=False)
@@ -144,13 +168,26 @@ def _scaled_product(maker: Maker, m: int, n: int, k: int, *, rowwise: bool) -> C
 
 
 def _recurrent(maker: Maker) -> Iterator[Case]:
-    for steps, batch, width, hidden, layers in ((64, 64, 512, 512, 1), (128, 32, 256, 256, 2), (32, 128, 1024, 1024, 1),
-                                                (256, 16, 512, 1024, 1), (100, 20, 650, 650, 2), (35, 64, 200, 200, 1),
-                                                (50, 256, 128, 128, 1), (48, 32, 768, 768, 1)):  # fmt: skip
+    for steps, batch, width, hidden, layers in (
+        (64, 64, 512, 512, 1),
+        (128, 32, 256, 256, 2),
+        (32, 128, 1024, 1024, 1),
+        (256, 16, 512, 1024, 1),
+        (100, 20, 650, 650, 2),
+        (35, 64, 200, 200, 1),
+        (50, 256, 128, 128, 1),
+        (48, 32, 768, 768, 1),
+    ):
         for kind in ("lstm", "gru"):
             for dtype in ("fp32", "fp16") if hidden <= 512 else ("fp32",):
-                fields = {"steps": steps, "batch": batch, "input": width, "hidden": hidden, "layers": layers,
-                          "dtype": dtype}  # fmt: skip
+                fields = {
+                    "steps": steps,
+                    "batch": batch,
+                    "input": width,
+                    "hidden": hidden,
+                    "layers": layers,
+                    "dtype": dtype,
+                }
                 yield from _recurrent_pair(maker, kind, fields)
 
 
@@ -171,5 +208,3 @@ def _recurrent_pair(maker: Maker, kind: str, fields: dict[str, Any]) -> Iterator
     yield Case(op=kind, fields=fields, make=make, run=lambda layer, x: layer(x), max_sets=2)
     grad = lambda out, leaves, g: torch.autograd.grad(out, leaves, g, retain_graph=True)  # noqa: E731
     yield Case(op=f"{kind}_backward", fields=fields, make=prepare, run=grad, max_sets=2)
-
-

@@ -15,28 +15,56 @@ _SIZES = (1 << 19, 1 << 23, 90_000_000)
 aten = torch.ops.aten
 
 _UNARY: dict[str, Callable[[Tensor], Any]] = {
-    "exp": torch.exp, "rsqrt": torch.rsqrt, "sqrt": torch.sqrt, "log": torch.log, "sigmoid": torch.sigmoid,
-    "erf": torch.erf, "neg": torch.neg, "abs": torch.abs, "sin": torch.sin, "cos": torch.cos, "reciprocal": torch.reciprocal,
-    "softplus": F.softplus, "leaky_relu": F.leaky_relu, "hardswish": F.hardswish, "elu": F.elu, "mish": F.mish,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "clamp": lambda x: torch.clamp(x, -1.0, 1.0),
-    "pow3": lambda x: torch.pow(x, 3.0), "gt": lambda x: x > 0.0, "isfinite": lambda x: torch.ne(x, x),
-    "add_scalar": lambda x: x + 1.0, "div_scalar": lambda x: x / 3.0,
-    "glu": F.glu, "log1p": lambda x: torch.log1p(x),
-}  # fmt: skip
+    "exp": torch.exp,
+    "rsqrt": torch.rsqrt,
+    "sqrt": torch.sqrt,
+    "log": torch.log,
+    "sigmoid": torch.sigmoid,
+    "erf": torch.erf,
+    "neg": torch.neg,
+    "abs": torch.abs,
+    "sin": torch.sin,
+    "cos": torch.cos,
+    "reciprocal": torch.reciprocal,
+    "softplus": F.softplus,
+    "leaky_relu": F.leaky_relu,
+    "hardswish": F.hardswish,
+    "elu": F.elu,
+    "mish": F.mish,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "clamp": lambda x: torch.clamp(x, -1.0, 1.0),
+    "pow3": lambda x: torch.pow(x, 3.0),
+    "gt": lambda x: x > 0.0,
+    "isfinite": lambda x: torch.ne(x, x),
+    "add_scalar": lambda x: x + 1.0,
+    "div_scalar": lambda x: x / 3.0,
+    "glu": F.glu,
+    "log1p": lambda x: torch.log1p(x),
+}
 _BINARY: dict[str, Callable[[Tensor, Tensor], Any]] = {
-    "sub": torch.sub, "div": torch.div, "maximum": torch.maximum, "lt": torch.lt, "atan2": torch.atan2,
-    "sigmoid_backward": lambda g, y: aten.sigmoid_backward(g, y), "tanh_backward": lambda g, y: aten.tanh_backward(g, y),
+    "sub": torch.sub,
+    "div": torch.div,
+    "maximum": torch.maximum,
+    "lt": torch.lt,
+    "atan2": torch.atan2,
+    "sigmoid_backward": lambda g, y: aten.sigmoid_backward(g, y),
+    "tanh_backward": lambda g, y: aten.tanh_backward(g, y),
     "threshold_backward": lambda g, x: aten.threshold_backward(g, x, 0),
     "gelu_tanh_backward": lambda g, x: aten.gelu_backward(g, x, approximate="tanh"),
-    "mse_loss": lambda x, y: F.mse_loss(x, y, reduction="none"), "mul_": lambda x, y: x.mul_(y),
+    "mse_loss": lambda x, y: F.mse_loss(x, y, reduction="none"),
+    "mul_": lambda x, y: x.mul_(y),
     "bce_logits": lambda x, y: F.binary_cross_entropy_with_logits(x, y),
-    "mse_loss_mean": F.mse_loss, "smooth_l1": F.smooth_l1_loss, "copy_": lambda x, y: x.copy_(y),
+    "mse_loss_mean": F.mse_loss,
+    "smooth_l1": F.smooth_l1_loss,
+    "copy_": lambda x, y: x.copy_(y),
     "leaky_relu_backward": lambda g, x: aten.leaky_relu_backward(g, x, 0.01, False),
-}  # fmt: skip
+}
 _TERNARY: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
-    "addcmul": lambda x, y, z: torch.addcmul(x, y, z, value=0.5), "addcdiv": lambda x, y, z: torch.addcdiv(x, y, z),
-    "lerp": lambda x, y, z: torch.lerp(x, y, 0.1), "lerp_tensor": torch.lerp,
-}  # fmt: skip
+    "addcmul": lambda x, y, z: torch.addcmul(x, y, z, value=0.5),
+    "addcdiv": lambda x, y, z: torch.addcdiv(x, y, z),
+    "lerp": lambda x, y, z: torch.lerp(x, y, 0.1),
+    "lerp_tensor": torch.lerp,
+}
 
 
 def cases(maker: Maker) -> Iterator[Case]:
@@ -76,15 +104,23 @@ def _masked(maker: Maker, numel: int, dtype: str) -> Iterator[Case]:
     yield Case(op="where", fields=fields, make=make, run=torch.where)
     yield Case(op="masked_fill", fields=fields, make=make, run=lambda m, x, y: x.masked_fill(m, 0.0))
     yield Case(op="masked_fill_", fields=fields, make=make, run=lambda m, x, y: x.masked_fill_(m, 0.0))
-    yield Case(op="native_dropout_backward", fields=fields, make=make, run=lambda m, x, y: aten.native_dropout_backward(x, m, 1.1))
+    yield Case(
+        op="native_dropout_backward",
+        fields=fields,
+        make=make,
+        run=lambda m, x, y: aten.native_dropout_backward(x, m, 1.1),
+    )
     yield Case(op="masked_select", fields=fields, make=make, run=lambda m, x, y: x.masked_select(m), waits=True)
 
 
 def _random(maker: Maker, numel: int, dtype: str) -> Iterator[Case]:
     table: dict[str, Callable[[Tensor], Any]] = {
-        "normal_": lambda x: x.normal_(), "uniform_": lambda x: x.uniform_(), "bernoulli_": lambda x: x.bernoulli_(0.1),
-        "exponential_": lambda x: x.exponential_(), "dropout": lambda x: aten.native_dropout(x, 0.1, True),
-    }  # fmt: skip
+        "normal_": lambda x: x.normal_(),
+        "uniform_": lambda x: x.uniform_(),
+        "bernoulli_": lambda x: x.bernoulli_(0.1),
+        "exponential_": lambda x: x.exponential_(),
+        "dropout": lambda x: aten.native_dropout(x, 0.1, True),
+    }
     for op, run in table.items():
         yield _case(maker, op, numel, dtype, 1, run)
     if dtype == "fp32":
@@ -95,7 +131,11 @@ def _random(maker: Maker, numel: int, dtype: str) -> Iterator[Case]:
 
 
 def _other_dtypes(maker: Maker, numel: int, dtype: str) -> Iterator[Case]:
-    table: dict[str, tuple[int, Callable[..., Any]]] = {"add": (2, torch.add), "mul": (2, torch.mul), "clone": (1, torch.clone)}
+    table: dict[str, tuple[int, Callable[..., Any]]] = {
+        "add": (2, torch.add),
+        "mul": (2, torch.mul),
+        "clone": (1, torch.clone),
+    }
     if dtype in ("fp16", "fp64"):
         table |= {"exp": (1, torch.exp), "gelu": (1, F.gelu), "sum": (1, torch.sum), "zero_": (1, lambda x: x.zero_())}
     else:
@@ -107,14 +147,29 @@ def _other_dtypes(maker: Maker, numel: int, dtype: str) -> Iterator[Case]:
 
 
 def _casts(maker: Maker) -> Iterator[Case]:
-    pairs = (("bf16", "fp32"), ("fp32", "bf16"), ("fp16", "fp32"), ("fp32", "fp16"), ("bool", "fp32"), ("int64", "fp32"),
-             ("fp32", "fp64"), ("bool", "bf16"), ("uint8", "fp32"), ("fp32", "int64"), ("int64", "int32"), ("bf16", "fp16"),
-             ("bool", "int64"))  # fmt: skip
+    pairs = (
+        ("bf16", "fp32"),
+        ("fp32", "bf16"),
+        ("fp16", "fp32"),
+        ("fp32", "fp16"),
+        ("bool", "fp32"),
+        ("int64", "fp32"),
+        ("fp32", "fp64"),
+        ("bool", "bf16"),
+        ("uint8", "fp32"),
+        ("fp32", "int64"),
+        ("int64", "int32"),
+        ("bf16", "fp16"),
+        ("bool", "int64"),
+    )
     for source, target in pairs:
         for numel in _SIZES:
-            yield Case(op="to", fields={"numel": numel, "dtype": source, "to": target},
-                       make=lambda n=numel, s=source: (maker.normal(n, dtype=s),),
-                       run=lambda x, t=target: x.to(DTYPES[t]))  # fmt: skip
+            yield Case(
+                op="to",
+                fields={"numel": numel, "dtype": source, "to": target},
+                make=lambda n=numel, s=source: (maker.normal(n, dtype=s),),
+                run=lambda x, t=target: x.to(DTYPES[t]),
+            )
     for numel in _SIZES:
         make = lambda n=numel: (maker.normal(n), maker.normal(n, dtype="fp32"))  # noqa: E731
         for op, run in {"add": torch.add, "mul": torch.mul, "add_": lambda x, y: y.add_(x)}.items():
@@ -123,11 +178,15 @@ def _casts(maker: Maker) -> Iterator[Case]:
 
 def _broadcast(maker: Maker, scale: int, dtype: str) -> Iterator[Case]:
     patterns: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
-        "row": ((1024 * scale, 1024), (1024,)), "column": ((1024 * scale, 1024), (1024 * scale, 1)),
-        "scalar": ((1024 * scale, 1024), ()), "channel": ((2 * scale, 64, 64, 64), (1, 64, 1, 1)),
-        "mask": ((scale, 16, 256, 256), (scale, 1, 256, 256)), "rotary": ((scale, 16, 512, 64), (1, 1, 512, 64)),
-        "outer": ((scale, 256, 1, 64), (scale, 1, 256, 64)), "odd_row": ((1021 * scale, 997), (997,)),
-    }  # fmt: skip
+        "row": ((1024 * scale, 1024), (1024,)),
+        "column": ((1024 * scale, 1024), (1024 * scale, 1)),
+        "scalar": ((1024 * scale, 1024), ()),
+        "channel": ((2 * scale, 64, 64, 64), (1, 64, 1, 1)),
+        "mask": ((scale, 16, 256, 256), (scale, 1, 256, 256)),
+        "rotary": ((scale, 16, 512, 64), (1, 1, 512, 64)),
+        "outer": ((scale, 256, 1, 64), (scale, 1, 256, 64)),
+        "odd_row": ((1021 * scale, 997), (997,)),
+    }
     for name, (left, right) in patterns.items():
         make = lambda a=left, b=right: (maker.normal(*a, dtype=dtype), maker.normal(*b, dtype=dtype))  # noqa: E731
         fields = {"shapes": [list(left), list(right)], "dtype": dtype}
@@ -138,13 +197,15 @@ def _broadcast(maker: Maker, scale: int, dtype: str) -> Iterator[Case]:
         "half": lambda a, b: -a[..., :32],
         "rotary_view": lambda a, b: a.permute(heads) * b[0, :, 0, :],
         "strided": lambda a, b: a[..., ::2] + b[..., 1::2],
-    }  # fmt: skip
+    }
     for name, run in views.items():
         make = lambda: (maker.normal(*x, dtype=dtype), maker.normal(*x, dtype=dtype))  # noqa: E731
         yield Case(op=f"view_{name}", fields={"shapes": [list(x)] * 2, "dtype": dtype}, make=make, run=run)
     mixed = (1024 * scale, 1024)
     make = lambda: (maker.normal(*mixed, dtype=dtype), maker.normal(1024, dtype="fp32"))  # noqa: E731
-    yield Case(op="mul", fields={"shapes": [list(mixed), [1024]], "dtype": dtype, "other": "fp32"}, make=make, run=torch.mul)
+    yield Case(
+        op="mul", fields={"shapes": [list(mixed), [1024]], "dtype": dtype, "other": "fp32"}, make=make, run=torch.mul
+    )
 
 
 def _copies(maker: Maker, scale: int, dtype: str) -> Iterator[Case]:
@@ -155,16 +216,24 @@ def _copies(maker: Maker, scale: int, dtype: str) -> Iterator[Case]:
         "transposed": ((1024, 1024 * scale), lambda x: x.t().contiguous()),
         "batch_transposed": ((8 * scale, 384, 384), lambda x: x.transpose(1, 2).contiguous()),
         "third": ((1024 * scale, 3072), lambda x: x[:, 1024:2048].contiguous()),
-        "cast_transposed": ((1024, 1024 * scale), lambda x: x.t().to(torch.float32 if dtype == "bf16" else torch.bfloat16)),
+        "cast_transposed": (
+            (1024, 1024 * scale),
+            lambda x: x.t().to(torch.float32 if dtype == "bf16" else torch.bfloat16),
+        ),
         "swap_outer": ((512, 4 * scale, 512), lambda x: x.transpose(0, 1).contiguous()),
-        "flip": ((scale, 1024, 1024), lambda x: x.flip(1)), "roll": ((scale, 1024, 1024), lambda x: x.roll(7, 1)),
-        "repeat": ((256 * scale, 1024), lambda x: x.repeat(4, 1)), "tril": ((scale, 1024, 1024), torch.tril),
+        "flip": ((scale, 1024, 1024), lambda x: x.flip(1)),
+        "roll": ((scale, 1024, 1024), lambda x: x.roll(7, 1)),
+        "repeat": ((256 * scale, 1024), lambda x: x.repeat(4, 1)),
+        "tril": ((scale, 1024, 1024), torch.tril),
         "pad": ((scale, 64, 126, 126), lambda x: F.pad(x, (1, 1, 1, 1))),
-        "repeat_heads": ((scale, 8, 512, 64), lambda x: x[:, :, None].expand(-1, 8, 4, -1, -1).reshape(scale, 32, 512, -1)),
+        "repeat_heads": (
+            (scale, 8, 512, 64),
+            lambda x: x[:, :, None].expand(-1, 8, 4, -1, -1).reshape(scale, 32, 512, -1),
+        ),
         "repeat_interleave": ((scale, 1024, 256), lambda x: x.repeat_interleave(4, 0)),
         "pixel_shuffle": ((scale, 64, 128, 128), lambda x: F.pixel_shuffle(x, 2)),
         "unfold": ((scale, 16, 64, 64), lambda x: F.unfold(x, 3, padding=1)),
-    }  # fmt: skip
+    }
     for name, (shape, run) in patterns.items():
         make = lambda shape=shape: (maker.normal(*shape, dtype=dtype),)  # noqa: E731
         yield Case(op=f"copy_{name}", fields={"shapes": [list(shape)], "dtype": dtype}, make=make, run=run)
@@ -172,11 +241,15 @@ def _copies(maker: Maker, scale: int, dtype: str) -> Iterator[Case]:
 
 def _joins(maker: Maker, scale: int, dtype: str) -> Iterator[Case]:
     patterns: dict[str, tuple[list[tuple[int, ...]], int]] = {
-        "rows": ([(512 * scale, 1024)] * 2, 0), "columns": ([(1024 * scale, 512)] * 2, 1),
-        "heads": ([(scale, 16, 1024, 32)] * 2, -1), "channels": ([(scale, 64, 64, 64), (scale, 128, 64, 64)], 1),
-        "many": ([(scale * 64, 128)] * 27, 1), "hundred": ([(scale * 16, 512)] * 100, 0),
-        "narrow": ([(4096 * scale, 64), (4096 * scale, 1)], 1), "odd": ([(999 * scale, 333), (999 * scale, 111)], 1),
-    }  # fmt: skip
+        "rows": ([(512 * scale, 1024)] * 2, 0),
+        "columns": ([(1024 * scale, 512)] * 2, 1),
+        "heads": ([(scale, 16, 1024, 32)] * 2, -1),
+        "channels": ([(scale, 64, 64, 64), (scale, 128, 64, 64)], 1),
+        "many": ([(scale * 64, 128)] * 27, 1),
+        "hundred": ([(scale * 16, 512)] * 100, 0),
+        "narrow": ([(4096 * scale, 64), (4096 * scale, 1)], 1),
+        "odd": ([(999 * scale, 333), (999 * scale, 111)], 1),
+    }
     for name, (shapes, dim) in patterns.items():
         make = lambda shapes=shapes: ([maker.normal(*s, dtype=dtype) for s in shapes],)  # noqa: E731
         fields = {"shapes": [list(s) for s in shapes], "dim": dim, "dtype": dtype}
@@ -186,7 +259,14 @@ def _joins(maker: Maker, scale: int, dtype: str) -> Iterator[Case]:
     run = lambda x: torch.cat((x[..., 32:], x[..., :32]), -1)  # noqa: E731
     yield Case(op="cat_views", fields={"shapes": [list(half)], "dtype": dtype}, make=make, run=run)
     make = lambda: ([maker.normal(512 * scale, 256, dtype=dtype) for _ in range(8)],)  # noqa: E731
-    yield Case(op="stack", fields={"shapes": [[512 * scale, 256]] * 8, "dim": 1, "dtype": dtype}, make=make, run=lambda parts: torch.stack(parts, 1))  # fmt: skip
+    yield Case(
+        op="stack",
+        fields={"shapes": [[512 * scale, 256]] * 8, "dim": 1, "dtype": dtype},
+        make=make,
+        run=lambda parts: torch.stack(parts, 1),
+    )
     make = lambda: (maker.normal(1024 * scale, 1024, dtype=dtype),)  # noqa: E731
     split = lambda x: torch.split_with_sizes_copy(x, [256] * 4, 1)  # noqa: E731
-    yield Case(op="split_with_sizes_copy", fields={"shapes": [[1024 * scale, 1024]], "dtype": dtype}, make=make, run=split)
+    yield Case(
+        op="split_with_sizes_copy", fields={"shapes": [[1024 * scale, 1024]], "dtype": dtype}, make=make, run=split
+    )

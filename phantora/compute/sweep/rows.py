@@ -15,17 +15,55 @@ aten = torch.ops.aten
 
 # (rows, columns): few and many rows, short, medium and long ones, powers of two and not.
 _GRID = (
-    (64, 128), (64, 4096), (16, 50257), (512, 768), (512, 8192), (2048, 1024), (2048, 32768), (2048, 50257), (4096, 257),
-    (8192, 512), (8192, 1600), (8192, 5120), (16384, 256), (16384, 2048), (32768, 768), (65536, 128), (98304, 1024),
-    (131072, 64), (262144, 197), (4096, 16384), (1024, 128256), (393216, 512),
-)  # fmt: skip
+    (64, 128),
+    (64, 4096),
+    (16, 50257),
+    (512, 768),
+    (512, 8192),
+    (2048, 1024),
+    (2048, 32768),
+    (2048, 50257),
+    (4096, 257),
+    (8192, 512),
+    (8192, 1600),
+    (8192, 5120),
+    (16384, 256),
+    (16384, 2048),
+    (32768, 768),
+    (65536, 128),
+    (98304, 1024),
+    (131072, 64),
+    (262144, 197),
+    (4096, 16384),
+    (1024, 128256),
+    (393216, 512),
+)
 _REDUCED: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
-    ((512, 1024), (0,)), ((4096, 4096), (0,)), ((16384, 768), (0,)), ((65536, 64), (0,)), ((32768, 3072), (0,)),
-    ((8192, 128256), (0,)), ((200000, 256), (0,)), ((64, 512, 1024), (1,)), ((8, 2048, 1024), (1,)), ((256, 196, 768), (1,)),
-    ((64, 256, 28, 28), (0, 2, 3)), ((64, 256, 28, 28), (2, 3)), ((32, 64, 112, 112), (2, 3)), ((16, 2048, 7, 7), (2, 3)),
-    ((8, 1024, 768), (0, 1)), ((16, 12, 512, 512), (0,)), ((4096, 1024), (1,)), ((65536, 128), (1,)), ((1048576, 16), (1,)),
-    ((1048576, 3), (1,)), ((32, 1000000), (1,)), ((256, 65536), (1,)), ((100000, 8, 32), (2,)), ((8192, 50257), (1,)),
-)  # fmt: skip
+    ((512, 1024), (0,)),
+    ((4096, 4096), (0,)),
+    ((16384, 768), (0,)),
+    ((65536, 64), (0,)),
+    ((32768, 3072), (0,)),
+    ((8192, 128256), (0,)),
+    ((200000, 256), (0,)),
+    ((64, 512, 1024), (1,)),
+    ((8, 2048, 1024), (1,)),
+    ((256, 196, 768), (1,)),
+    ((64, 256, 28, 28), (0, 2, 3)),
+    ((64, 256, 28, 28), (2, 3)),
+    ((32, 64, 112, 112), (2, 3)),
+    ((16, 2048, 7, 7), (2, 3)),
+    ((8, 1024, 768), (0, 1)),
+    ((16, 12, 512, 512), (0,)),
+    ((4096, 1024), (1,)),
+    ((65536, 128), (1,)),
+    ((1048576, 16), (1,)),
+    ((1048576, 3), (1,)),
+    ((32, 1000000), (1,)),
+    ((256, 65536), (1,)),
+    ((100000, 8, 32), (2,)),
+    ((8192, 50257), (1,)),
+)
 
 
 def cases(maker: Maker) -> Iterator[Case]:
@@ -64,26 +102,53 @@ def _normalised(maker: Maker, r: int, c: int, dtype: str) -> Iterator[Case]:
 def _reductions(maker: Maker, shape: tuple[int, ...], dims: tuple[int, ...], dtype: str) -> Iterator[Case]:
     fields = {"shapes": [list(shape)], "dim": list(dims), "dtype": dtype}
     table: dict[str, Callable[[Tensor], Any]] = {
-        "sum_dim": lambda x: x.sum(dims), "amax": lambda x: x.amax(dims), "var_mean": lambda x: torch.var_mean(x, dims),
+        "sum_dim": lambda x: x.sum(dims),
+        "amax": lambda x: x.amax(dims),
+        "var_mean": lambda x: torch.var_mean(x, dims),
         "norm_dim": lambda x: torch.linalg.vector_norm(x, dim=dims),
-    }  # fmt: skip
+    }
     if len(dims) == 1:
-        table |= {"max_dim": lambda x: x.max(dims[0]), "any": lambda x: (x.any(dims[0]))}
+        table |= {"max_dim": lambda x: x.max(dims[0]), "any": lambda x: x.any(dims[0])}
     for op, run in table.items():
         yield Case(op=op, fields=fields, make=lambda: (maker.normal(*shape, dtype=dtype),), run=run)
 
 
 def _scans(maker: Maker, dtype: str) -> Iterator[Case]:
-    for shape, dim in (((1 << 16,), 0), ((1 << 22,), 0), ((1 << 26,), 0), ((8192, 64), 1), ((4096, 4096), 0), ((8192, 8), 0),
-                       ((128, 65536), 1), ((65536, 257), 1), ((64, 1024, 256), 1)):  # fmt: skip
+    for shape, dim in (
+        ((1 << 16,), 0),
+        ((1 << 22,), 0),
+        ((1 << 26,), 0),
+        ((8192, 64), 1),
+        ((4096, 4096), 0),
+        ((8192, 8), 0),
+        ((128, 65536), 1),
+        ((65536, 257), 1),
+        ((64, 1024, 256), 1),
+    ):
         fields = {"shapes": [list(shape)], "dim": dim, "dtype": dtype}
-        yield Case(op="cumsum", fields=fields, make=lambda s=shape: (maker.normal(*s, dtype=dtype),),
-                   run=lambda x, d=dim: x.cumsum(d))  # fmt: skip
+        yield Case(
+            op="cumsum",
+            fields=fields,
+            make=lambda s=shape: (maker.normal(*s, dtype=dtype),),
+            run=lambda x, d=dim: x.cumsum(d),
+        )
 
 
 def _sorts(maker: Maker, dtype: str) -> Iterator[Case]:
-    for shape in ((1000,), (1 << 14,), (1 << 17,), (1 << 20,), (1 << 24,), (8192, 8), (8192, 64), (4096, 1024), (512, 4096),
-                  (64, 32000), (16, 128256), (100, 3000)):  # fmt: skip
+    for shape in (
+        (1000,),
+        (1 << 14,),
+        (1 << 17,),
+        (1 << 20,),
+        (1 << 24,),
+        (8192, 8),
+        (8192, 64),
+        (4096, 1024),
+        (512, 4096),
+        (64, 32000),
+        (16, 128256),
+        (100, 3000),
+    ):
         fields = {"shapes": [list(shape)], "dim": -1, "dtype": dtype}
         make = lambda s=shape: (maker.normal(*s, dtype=dtype),)  # noqa: E731
         yield Case(op="sort", fields=fields, make=make, run=lambda x: x.sort(-1))
@@ -104,11 +169,19 @@ def _sorted_integers(maker: Maker) -> Iterator[Case]:
         yield Case(op="argsort", fields={**fields, "stable": True}, make=make, run=lambda x: x.argsort(stable=True))
         yield Case(op="cumsum", fields=fields, make=make, run=lambda x: x.cumsum(0))
         yield Case(op="unique", fields=fields, make=make, run=torch.unique, waits=True)
-        yield Case(op="unique_inverse", fields=fields, make=make, run=lambda x: x.unique(return_inverse=True), waits=True)
+        yield Case(
+            op="unique_inverse", fields=fields, make=make, run=lambda x: x.unique(return_inverse=True), waits=True
+        )
         yield Case(op="unique_consecutive", fields=fields, make=make, run=torch.unique_consecutive, waits=True)
         yield Case(op="nonzero", fields=fields, make=make, run=lambda x: x.nonzero(), waits=True)
         yield Case(op="bincount", fields=fields, make=make, run=lambda x: x.bincount(), waits=True)
-        yield Case(op="histc", fields=fields, make=lambda n=n: (maker.normal(n, dtype="fp32"),), run=lambda x: x.histc(64), waits=True)
+        yield Case(
+            op="histc",
+            fields=fields,
+            make=lambda n=n: (maker.normal(n, dtype="fp32"),),
+            run=lambda x: x.histc(64),
+            waits=True,
+        )
         edges = lambda n=n: (torch.linspace(-3, 3, 1024, device=maker.device), maker.normal(n, dtype="fp32"))  # noqa: E731
         yield Case(op="searchsorted", fields=fields, make=edges, run=torch.searchsorted)
         yield Case(op="isin", fields=fields, make=lambda n=n: (maker.index(n, n), maker.index(n, 100)), run=torch.isin)

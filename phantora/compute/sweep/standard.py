@@ -11,9 +11,14 @@ from phantora.compute.sweep import attention, dense, images, indexing, lists, po
 from phantora.compute.sweep.case import Case, Maker
 
 FAMILIES = {
-    "dense": dense, "attention": attention, "pointwise": pointwise, "rows": rows, "indexing": indexing, "images": images,
+    "dense": dense,
+    "attention": attention,
+    "pointwise": pointwise,
+    "rows": rows,
+    "indexing": indexing,
+    "images": images,
     "lists": lists,
-}  # fmt: skip
+}
 
 
 def standard_cases(maker: Maker, families: tuple[str, ...] = tuple(FAMILIES)) -> list[Case]:

@@ -12,6 +12,8 @@ import sys
 import time
 from pathlib import Path
 
+from phantora.errors import UserError
+
 SILENCE_S = 25.0
 
 
@@ -23,7 +25,7 @@ def watch(path: Path, seconds: float) -> None:
         command = [sys.executable, "-m", __name__, str(path), str(start), str(left)]
         if _runs_through(subprocess.Popen(command), path, until + 20):
             return
-        start = last_case(path) + 2  # the one after the case that hung
+        start = max(start, last_case(path) + 1) + 1  # the one after the case that hung
 
 
 def _runs_through(worker: subprocess.Popen[bytes], path: Path, until: float) -> bool:
@@ -38,6 +40,16 @@ def _runs_through(worker: subprocess.Popen[bytes], path: Path, until: float) -> 
             return time.monotonic() > until
         time.sleep(0.2)
     return True
+
+
+def require_gpu() -> None:
+    """UserError where nothing can be measured."""
+    try:
+        import torch
+    except ImportError:
+        raise UserError("calibrate needs torch with CUDA on a machine with a GPU; torch is not installed") from None
+    if not torch.cuda.is_available():
+        raise UserError("calibrate needs a GPU: torch.cuda.is_available() is False on this machine")
 
 
 def last_case(path: Path) -> int:

@@ -1,0 +1,19 @@
+"""python -m phantora.validation hardware ...: compares simulations with measurements."""
+
+from __future__ import annotations
+
+import sys
+
+from phantora.validation import hardware, vidur
+
+
+def main() -> int:
+    commands = {"hardware": hardware.main, "vidur": vidur.main}
+    if len(sys.argv) < 2 or sys.argv[1] not in commands:
+        print(f"usage: python -m phantora.validation {{{', '.join(commands)}}} ...", file=sys.stderr)
+        return 2
+    return commands[sys.argv[1]](sys.argv[2:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
