@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
+
+if __name__ == "__main__" or Path(sys.argv[0]).name == "phantora":
+    # Ctrl-C while modules are imported: nothing has begun that would have to be ended in order.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
 
 import click
 
@@ -18,14 +25,52 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
 class _Commands(click.Group):
-    """Turns the user's mistakes into one line and exit code 2."""
+    """Turns the user's mistakes into one line and exit code 2, and Ctrl-C into exit code 130."""
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **extra)
+        from phantora.launch.terminal import open_standard_streams
+
+        open_standard_streams()
         try:
-            return super().invoke(ctx)
+            code = super().main(*args, standalone_mode=False, **extra)
+            _flush()
+        except click.ClickException as error:
+            code = _show(error)
         except UserError as error:
-            click.echo(f"phantora: {error}", err=True)
-            ctx.exit(2)
+            code = _complain(str(error), 2)
+        except (click.Abort, KeyboardInterrupt):
+            code = 130
+        except OSError as error:
+            code = _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error), 2)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _show(error: click.ClickException) -> int:
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        error.show()  # `phantora` alone: the help
+        return error.exit_code
+    context = getattr(error, "ctx", None)
+    hint = f" (see {context.command_path} --help)" if context is not None else ""
+    return _complain(" ".join(error.format_message().split()) + hint, error.exit_code)
+
+
+def _complain(message: str, code: int) -> int:
+    """One line on stderr."""
+    from phantora.launch.texts import shortened
+    from phantora.launch.terminal import say
+
+    say(f"phantora: {shortened(message, 2000)}")
+    return code
+
+
+def _flush() -> None:
+    """Here and not at the end of the interpreter, which could only say 'Exception ignored'."""
+    from phantora.launch.terminal import surviving
+
+    with surviving(sys.stdout):
+        pass
 
 
 @click.group(cls=_Commands, context_settings=_CONTEXT)
@@ -75,13 +120,14 @@ def _job_options(arguments: dict[str, Any]) -> Any:
     """Checked options; UserError for whatever cannot be."""
     from phantora.cluster import check_world, load_cluster
     from phantora.launch.options import JobOptions
+    from phantora.launch.texts import printable
 
     script = arguments["script"]
     _check_script(script, arguments["is_module"])
     cluster = load_cluster(arguments["cluster"])
     nproc_per_node = _ranks_per_node(arguments["nproc_per_node"], cluster.gpus_per_node)
     check_world(cluster, arguments["nnodes"], nproc_per_node)
-    name = script.rpartition(".")[2] if arguments["is_module"] else Path(script).stem
+    name = (script.rpartition(".")[2] if arguments["is_module"] else Path(script).stem)[:100]
     out = arguments["out"] or f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     world_size = arguments["nnodes"] * nproc_per_node
     shown = arguments["ranks_on_terminal"]
@@ -103,7 +149,7 @@ def _job_options(arguments: dict[str, Any]) -> Any:
         chakra=not arguments["no_chakra"],
         perfetto=not arguments["no_perfetto"],
         perfetto_ranks=None if perfetto_ranks is None else _rank_list("--perfetto-ranks", perfetto_ranks, world_size),
-        command=("phantora", *sys.argv[1:]),
+        command=("phantora", *(printable(word, 10_000) for word in sys.argv[1:])),
     )
 
 
@@ -149,12 +195,25 @@ def _check_script(script: str, is_module: bool) -> None:
         sys.path.insert(0, "")
         if importlib.util.find_spec(script.partition(".")[0]) is None:
             raise UserError(f"module not found: {script} (searched sys.path of {sys.executable})")
-    elif not Path(script).is_file():
-        from phantora.errors import nearest
+    else:
+        _check_script_file(script)
 
-        folder = Path(script).parent
-        names = [str(path) for path in folder.glob("*.py")] if folder.is_dir() else []
-        raise UserError(f"script not found: {script}{nearest(script, names) if names else ''}")
+
+def _check_script_file(script: str) -> None:
+    from phantora.errors import nearest
+    from phantora.launch.texts import printable
+
+    path, shown = Path(script), printable(script)
+    try:
+        if path.is_dir():
+            raise UserError(f"{shown} is a folder, not a script")
+        if path.is_file():
+            with path.open("rb"):
+                return
+        names = [str(near) for near in path.parent.glob("*.py")] if path.parent.is_dir() else []
+    except OSError as error:
+        raise UserError(f"{shown}: {error.strerror}") from None
+    raise UserError(f"script not found: {shown}{nearest(script, names) if names else ''}")
 
 
 def _rank_list(option: str, text: str, world_size: int) -> tuple[int, ...]:
@@ -251,13 +310,9 @@ def calibrate(out: str, run: str | None, cluster: str, seconds: float) -> None:
     from phantora.cluster import load_cluster
     from phantora.compute.calibrate_command import calibrate as measure
 
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     measure(Path(out), Path(run) if run else None, load_cluster(cluster), seconds, click.echo)
-
-
-def terminal_write(text: str, stream: TextIO) -> None:
-    """Text of a rank, as it is."""
-    stream.write(text)
-    stream.flush()
 
 
 if __name__ == "__main__":

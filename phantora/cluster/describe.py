@@ -126,6 +126,10 @@ def _host_figures(cluster: Cluster) -> list[tuple[str, str]]:
         (f"launch {name}", f"{forward / 1000:g} us from Python, {backward / 1000:g} us from autograd")
         for name, (forward, backward) in host.launch_ns.items()
     ]
+    units = [
+        (f"unit {name}", f"{forward / 1000:g} us from Python, {backward / 1000:g} us from autograd")
+        for name, (forward, backward) in host.unit_ns.items()
+    ]
     return [
         ("host to device, pinned", _gigabytes(host.pcie_h2d_bytes_per_s)),
         ("device to host, pinned", _gigabytes(host.pcie_d2h_bytes_per_s)),
@@ -133,6 +137,7 @@ def _host_figures(cluster: Cluster) -> list[tuple[str, str]]:
         ("CPU speed", f"{host.cpu_speed:g} x the recording machine"),
         ("launch of one NCCL call", f"{host.nccl_launch_ns / 1000:g} us from C++"),
         *launches,
+        *units,
     ]
 
 

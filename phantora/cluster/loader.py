@@ -19,6 +19,8 @@ from phantora.errors import UserError, nearest
 
 PRESETS = Path(__file__).parent / "presets"
 
+_MAX_NAME = 4096  # PATH_MAX of Linux
+
 
 def list_clusters() -> list[str]:
     """Names of the presets, sorted."""
@@ -36,14 +38,19 @@ def load_cluster(name_or_path: str | Path) -> spec.Cluster:
 
 def _find(name: str, folder: Path) -> tuple[Path, str]:
     """(path, name in messages) of a preset, or of a file relative to `folder`."""
+    if len(name) > _MAX_NAME:
+        raise UserError(f"{name[:60]}...: no cluster has a name of {len(name)} characters")
     preset = PRESETS / f"{name}.toml"
-    if Path(name).name == name and preset.is_file():
-        return preset, preset.name
-    path = folder / Path(name).expanduser()
-    if path.is_file():
-        return path, name
-    if path.is_dir():
-        raise UserError(f"{name}: is a folder, not a cluster file")
+    try:
+        if Path(name).name == name and preset.is_file():
+            return preset, preset.name
+        path = folder / Path(name).expanduser()
+        if path.is_file():
+            return path, name
+        if path.is_dir():
+            raise UserError(f"{name}: is a folder, not a cluster file")
+    except (OSError, RuntimeError) as error:  # too long a name, or a home that nobody has
+        raise UserError(f"{name}: {getattr(error, 'strerror', None) or error}") from None
     if name.endswith(".toml") or Path(name).name != name:
         raise UserError(f"{name}: no such cluster file")
     raise UserError(f"unknown cluster {name!r}{nearest(name, list_clusters())}")

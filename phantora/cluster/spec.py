@@ -17,11 +17,17 @@ LAUNCH_CLASSES = (
     "kernel", "gemm", "attention", "reduction", "copy", "foreach", "optimizer", "collective", "event", "sync", "alloc",
 )  # fmt: skip
 UNITS = MappingProxyType({
-    "view": (1_000, 800), "gradient": (1_000, 1_500), "module": (6_000, 6_000), "parameter": (4_000, 4_000),
-    "subclass": (25_000, 25_000), "cpu_random": (3_000, 3_000),
-})  # fmt: skip
+    "view": (3_300, 3_000),
+    "gradient": (2_600, 3_500),
+    "module": (8_700, 8_700),
+    "parameter": (8_700, 8_700),
+    "subclass": (18_700, 18_700),
+    "placement": (130_000, 130_000),
+    "cpu_random": (3_800, 3_800),
+})
 """Units of host time beside calls of the device -> (ns from Python, ns from the autograd engine) where a cluster does not
-say; estimates for a bare-metal core, a third of lab-h200's. docs/host_time.md"""
+say; estimates for a bare-metal core, as in the preset dgx-h100. docs/host_time.md"""
+
 
 CABLE_NS = {"rack": 0, "row": 100, "hall": 500}  # beyond latency_ns; light in glass takes 5 ns a metre
 
@@ -138,8 +144,8 @@ class HostSpec:
     LAUNCH_CLASSES is present."""
     unit_ns: Mapping[str, tuple[int, int]] = field(default_factory=lambda: UNITS)
     """Unit of host time -> (host ns from Python, from the autograd engine): a view, a kept gradient, a call of a module, a
-    parameter in an optimizer's step, an operator on a DTensor, 1024 random numbers made by the CPU. What a cluster does not
-    state is taken from UNITS."""
+    parameter in an optimizer's step, a launch or view inside __torch_dispatch__, a change of a DTensor's placements
+    (forward or backward of from_local, to_local, redistribute), 1024 random numbers made by the CPU. What a cluster does not state is taken from UNITS."""
     cpu_speed: float = 1.0
     """Host of the cluster relative to the machine that records: measured host time is divided by it."""
     nccl_launch_ns: int = 4_500

@@ -47,5 +47,7 @@ class Kind(enum.IntEnum):
     MARK = 17  # a: string, b: +1 push, -1 pop, 0 instant
 
 
-UNIT_KINDS = {"view": 40, "gradient": 41, "module": 42, "parameter": 43, "subclass": 44, "cpu_random": 45}
+UNIT_KINDS = {
+    "view": 40, "gradient": 41, "module": 42, "parameter": 43, "subclass": 44, "cpu_random": 45, "placement": 46,
+}  # fmt: skip
 """Unit of host time (cluster.spec.UNITS) -> its number beside the kinds of records, in native/record.h; never a record."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -14,52 +15,18 @@ from typing import Any
 
 import msgpack
 
-from phantora.engine.protocol import HEADER, Frame
+from phantora.engine.connection import Connection
+from phantora.engine.protocol import Frame
 from phantora.engine.simulation import Simulation, State
 from phantora.engine.watchdog import Watchdog
 from phantora.errors import SimulationError
 
+_TURN_S = 0.1  # of the loop, when nobody speaks
 # After the first rank has failed, others that fail for the same reason are waited for this long (real time).
 _GRACE_S = 0.3
-
-
-class Connection:
-    """Bytes of one rank's socket, cut into frames."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
-        self.rank: int | None = None
-        self.pid = 0
-        self._buffer = bytearray()
-
-    def receive(self) -> bool:
-        """Read what is there; False at the end of the stream."""
-        try:
-            data = self.sock.recv(1 << 20)
-        except ConnectionResetError:
-            return False
-        self._buffer += data
-        return bool(data)
-
-    def frames(self) -> list[tuple[int, bytes]]:
-        """The frames that are complete."""
-        found, position, size = [], 0, len(self._buffer)
-        while size - position >= HEADER.size:
-            length, frame = HEADER.unpack_from(self._buffer, position)
-            end = position + HEADER.size + length - 1
-            if end > size:
-                break
-            found.append((frame, bytes(self._buffer[position + HEADER.size : end])))
-            position = end
-        del self._buffer[:position]
-        return found
-
-    def send(self, frame: Frame, payload: dict[str, Any]) -> None:
-        data = msgpack.packb(payload)
-        try:
-            self.sock.sendall(HEADER.pack(len(data) + 1, frame) + data)
-        except OSError:
-            pass  # the rank is gone; its end is reported by the launcher
+_END_S = 3.0  # a rank that said it has failed, while threads or exit handlers of its own go on, is ended after this
+_HELD_S = 0.3  # the socket of a process that has ended is silent for this long: somebody else holds its other end
+_STOPPED_SAID_S, _STOPPED_END_S = 2.0, 20.0  # a rank is stopped by a signal: this is said, and ends the run
 
 
 class Failure(Exception):
@@ -73,23 +40,35 @@ class Failure(Exception):
 class Server:
     """Runs one job.
 
-    exits(): file descriptor and reader of the launcher's reports; each is {"rank", "status"} (a wait status) or
-    {"error"} when the ranks could not be started.
+    launcher: has `control`, readable when reports() has something: each report is {"rank", "status"} (a wait status) or
+    {"error"} when the ranks could not be started. warn(text) is called at once for what the user should know at once.
     """
 
-    def __init__(self, listener: socket.socket, launcher: Any, make_simulation: Callable[..., Simulation], world_size: int) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        launcher: Any,
+        make_simulation: Callable[..., Simulation],
+        world_size: int,
+        warn: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self.simulation = make_simulation(self._reply)
         self.world_size = world_size
-        self._launcher = launcher
+        self.warnings: list[str] = []
+        self._launcher, self._warn_at_once = launcher, warn
         self._connections: dict[int, Connection] = {}
         self._statuses: dict[int, int] = {}
+        self._ended_at: dict[int, float] = {}  # rank -> when its process was reaped
+        self._said_failed: dict[int, float] = {}  # rank -> when it said that it had failed
+        self._background: dict[int, set[int]] = {}  # rank -> calls of its threads that are not answered yet
         self._failed: list[int] = []
         self._failed_at = 0.0
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
         self._selector.register(launcher.control, selectors.EVENT_READ, self._launcher_spoke)
+        self._said_stopped: set[int] = set()
         self._watchdog = Watchdog()
-        self.warnings: list[str] = []
+        self._stuck_since = 0.0
         self._gone: set[int] = set()
 
     def watch(self, fd: int, reader: Callable[[], bool]) -> None:
@@ -99,16 +78,17 @@ class Server:
     def run(self, tick: Callable[[], None]) -> None:
         """Until every rank has ended. tick() is called often. Failure or SimulationError when the run cannot go on."""
         while not self.simulation.all_finished:
-            ready = self._selector.select(timeout=0.2)
-            spoke = False
-            for key, _ in ready:
-                spoke |= self._handle(key)
+            spoke = self._turn(_TURN_S)
+            self._watchdog.turn()
             if spoke:
                 self._watchdog.spoke()
-                if not self._failed:  # what the others then wait for in vain is a consequence
+                if not self._failed and not self._stuck_since:  # what the others then wait for is a consequence
                     self.simulation.advance()
-            elif not ready and not self._failed:
+            elif not self._failed and not self._stuck_since:
                 self._nothing_moves()
+            self._end_held_and_failing()
+            if self._stuck_since and not self._failed and time.monotonic() - self._stuck_since > _GRACE_S:
+                raise SimulationError(self.simulation.deadlock())
             if self._failed and time.monotonic() - self._failed_at > _GRACE_S:
                 self._fail()
             tick()
@@ -116,6 +96,13 @@ class Server:
         if self._failed:
             self._fail()
         self.simulation.finish()
+
+    def _turn(self, timeout: float) -> bool:
+        """Take in what is there; whether a rank or the launcher spoke."""
+        spoke = False
+        for key, _ in self._selector.select(timeout):
+            spoke |= self._handle(key)
+        return spoke
 
     def drain(self) -> None:
         """Take in what the ranks have sent, without waiting (after an interrupt: nothing recorded is lost)."""
@@ -133,9 +120,14 @@ class Server:
     def abort(self, reason: str) -> None:
         """Tell every rank that the run is over, and end their processes."""
         for connection in self._connections.values():
-            connection.sock.settimeout(0.2)
-            connection.send(Frame.ABORT, {"reason": reason})
+            connection.send_if_it_fits(Frame.ABORT, {"reason": reason})
         self._launcher.kill()
+
+    def warn(self, text: str) -> None:
+        """Once: at once for the user, and in the notes of the run."""
+        if text not in self.warnings:
+            self.warnings.append(text)
+            self._warn_at_once(text)
 
     # -------------------------------------------------------------- input
 
@@ -169,6 +161,9 @@ class Server:
 
     def _dispatch(self, connection: Connection, frame: int, payload: bytes) -> None:
         simulation, rank = self.simulation, connection.rank
+        if rank is None and frame == Frame.NOTE:  # of a process that is no rank
+            self.warn(str(msgpack.unpackb(payload)["remark"]))
+            return
         if frame == Frame.HELLO:
             fields = msgpack.unpackb(payload)
             connection.rank, connection.pid = fields["rank"], fields["pid"]
@@ -188,9 +183,18 @@ class Server:
             Frame.CALL: simulation.call,
             Frame.NOTE: simulation.note,
         }
+        if frame == Frame.CALL and not fields["main"]:
+            self._background.setdefault(rank, set()).add(fields["id"])
+        elif frame == Frame.NOTE and fields["method"] == "finish" and fields["exit_code"]:
+            self._said_failed.setdefault(rank, time.monotonic())
         handlers[frame](rank, fields)
 
     def _reply(self, rank: int, message: dict[str, Any]) -> None:
+        calls = self._background.get(rank)
+        if calls and message["id"] in calls:
+            calls.discard(message["id"])
+            self.simulation.ranks[rank].unseen_wait = False  # its main thread may have waited for just this
+            self._watchdog.spoke()
         self._connections[rank].send(Frame.REPLY, message)
 
     # -------------------------------------------------------------- ends
@@ -200,36 +204,55 @@ class Server:
         if reports is None:
             self._selector.unregister(self._launcher.control)
             if not all(rank in self._statuses for rank in range(self.world_size)):
-                raise Failure("the process that starts the ranks ended unexpectedly", 1)
+                raise Failure(f"the process that starts the ranks ended unexpectedly{self._launcher.how_it_ended()}", 1)
             return
         for report in reports:
             if "error" in report:
                 raise Failure(report["error"], report.get("code", 1))
             self._statuses[report["rank"]] = report["status"]
-            if report["rank"] not in self._connections:
-                self._gone.add(report["rank"])
+            self._ended_at[report["rank"]] = time.monotonic()
             self._maybe_ended(report["rank"])
 
     def _maybe_ended(self, rank: int) -> None:
         """A rank has ended when its process is reaped and its socket is read to the end."""
         if rank not in self._gone or rank not in self._statuses:
             return
-        self.simulation.ended(rank)
+        self._ended_at.pop(rank, None)
+        try:
+            self.simulation.ended(rank)
+        except SimulationError:  # said when the others have ended too, or have not: a better message
+            self._stuck_since = self._stuck_since or time.monotonic()
         if os.waitstatus_to_exitcode(self._statuses[rank]) != 0:
-            if not self._failed:
-                self._failed_at = time.monotonic()
+            self._has_failed(rank)
+
+    def _has_failed(self, rank: int) -> None:
+        if not self._failed:
+            self._failed_at = time.monotonic()
+        if rank not in self._failed:
             self._failed.append(rank)
+
+    def _end_held_and_failing(self) -> None:
+        """Ranks that have ended, or failed, though not everything of them has."""
+        now = time.monotonic()
+        for rank, since in list(self._ended_at.items()):
+            connection = self._connections.get(rank)
+            if now - since > _HELD_S and (connection is None or not connection.is_readable()):
+                if connection is not None:
+                    self._selector.unregister(connection.sock)
+                self._gone.add(rank)
+                self._maybe_ended(rank)
+        for rank, since in self._said_failed.items():
+            if now - since > _END_S and rank not in self._statuses:
+                self._has_failed(rank)
 
     def _fail(self) -> None:
         """Of the ranks that failed, the one that did so first in virtual time is the cause."""
         ranks = self.simulation.ranks
         first = min(self._failed, key=lambda number: (ranks[number].timeline.clock_ns, number))
-        code = os.waitstatus_to_exitcode(self._statuses[first])
-        error = ranks[first].error
+        trace, error = ranks[first].timeline.trace, ranks[first].error
+        code = os.waitstatus_to_exitcode(self._statuses[first]) if first in self._statuses else trace.exit_code or 1
         if code < 0:
-            import signal
-
-            text = f"rank {first} was killed by {signal.Signals(-code).name}"
+            text = f"rank {first} was killed by {signal_name(-code)}"
             code = 128 - code
         elif error:
             text = f"rank {first} failed with exit code {code}:\n{error}"
@@ -241,27 +264,64 @@ class Server:
         raise Failure(text, code, first)
 
     def _drain_output(self) -> None:
-        for key in list(self._selector.get_map().values()):
-            if isinstance(key.data, tuple):
-                while key.data[1]():
-                    pass
+        """What the ranks have written; not until the end of their pipes, which a process of theirs may hold."""
+        deadline = time.monotonic() + 5.0
+        while time.monotonic() < deadline:
+            ready = self._selector.select(timeout=_HELD_S if self._has_output() else 0.0)
+            for key, _ in ready:
+                if isinstance(key.data, tuple):
+                    self._handle(key)
+            if not any(isinstance(key.data, tuple) for key, _ in ready):
+                return
+
+    def _has_output(self) -> bool:
+        return any(isinstance(key.data, tuple) for key in self._selector.get_map().values())
 
     # -------------------------------------------------------------- nothing moves
 
     def _nothing_moves(self) -> None:
         """No message for a while: a rank that uses no CPU waits for something that the engine cannot see."""
+        stopped = self._look_for_stopped()
         running = {
             rank.number: self._connections[rank.number].pid
             for rank in self.simulation.ranks
             if rank.state is State.RUNNING and not rank.unseen_wait and rank.number in self._connections
         }
-        for number in self._watchdog.idle(running):
-            self.warnings.append(
-                f"rank {number} waits for something outside the simulation (a lock, a pipe, a process, a file?): treated as blocked at "
-                f"{self.simulation.ranks[number].timeline.clock_ns / 1e9:.6f} s of virtual time"
-            )
+        if any(rank in stopped for rank in running):
+            return  # it may go on
+        on_engine = [rank for rank in running if self._background.get(rank)]
+        idle = self._watchdog.idle(running, on_engine)
+        for number in idle:
+            if number not in on_engine:
+                self.warn(
+                    f"rank {number} waits for something outside the simulation (a lock, a pipe, a process, a file?): treated as "
+                    f"blocked at {self.simulation.ranks[number].timeline.clock_ns / 1e9:.6f} s of virtual time"
+                )
             self.simulation.ranks[number].unseen_wait = True
-        if not running or not self._watchdog.recent:
+        if idle or not running or not self._watchdog.recent:
             self.simulation.advance()
         if self._watchdog.hopeless([c.pid for c in self._connections.values()]):
             raise SimulationError("nothing has moved for a long time: " + self.simulation.deadlock())
+
+    def _look_for_stopped(self) -> dict[int, float]:
+        """Rank -> seconds. Says which are stopped; ends the run when nobody lets them go on."""
+        processes = {rank: c.pid for rank, c in self._connections.items() if rank not in self._statuses}
+        stopped = self._watchdog.stopped(processes)
+        for rank, seconds in stopped.items():
+            if seconds > _STOPPED_SAID_S and rank not in self._said_stopped:
+                self._said_stopped.add(rank)
+                self._warn_at_once(
+                    f"rank {rank} is stopped by a signal (`kill -CONT {processes[rank]}` lets it go on): the run ends after "
+                    f"{_STOPPED_END_S:g} s without it"
+                )
+        if stopped and min(max(stopped.values()), self._watchdog.silent_s) > _STOPPED_END_S:
+            names = ", ".join(f"rank {rank}" for rank in stopped)
+            raise SimulationError(f"{names} stopped by a signal (SIGSTOP?) for more than {_STOPPED_END_S:g} s, and nothing else moves")
+        return stopped
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"  # a real-time signal

@@ -5,6 +5,7 @@
 | torch._C                           | load phantora_native       | install() it, torch._C._cuda_* (cuda_leaves)      |
 | torch                              |                            | Python kernels, patches, the caller's callbacks   |
 | torch.distributed.distributed_c10d | process group class (nccl) | groups; the c10d operators once torch is complete |
+| torch.distributed.tensor._api      |                            | changes of placements are counted (host_time)     |
 
 Why so early: the native module's registrars must run before libtorch_python's, because at::detail::getCUDAHooks()
 caches its first answer; a CUDA build's libtorch_cuda overwrites the device guard, so the guard is registered again
@@ -26,6 +27,7 @@ from typing import Any
 from phantora.intercept import build
 
 _C10D = "torch.distributed.distributed_c10d"
+_DTENSOR = "torch.distributed.tensor._api"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,7 @@ class Boot:
                 "torch._C": Hook(self.before_extension, self.after_extension),
                 "torch": Hook(None, self.after_torch),
                 _C10D: Hook(self.before_c10d, self.after_c10d),
+                _DTENSOR: Hook(None, self.after_dtensor),
             }
         )
 
@@ -134,6 +137,9 @@ class Boot:
             self._call("distributed", "install_ops")
         for callback in self.config.on_torch_ready:
             callback()
+
+    def after_dtensor(self, module: ModuleType) -> None:
+        self._call("host_time", "count_placements", module)
 
     def before_c10d(self) -> None:
         self._call("distributed", "before")

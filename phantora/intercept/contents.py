@@ -38,6 +38,8 @@ def known(tensor: Tensor) -> Tensor | None:
     """A CPU tensor that aliases the known contents, or None. Writing into it changes the contents."""
     if not tensor.is_cuda:
         return tensor
+    if not tensor.numel():
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
     view = native.shadow(tensor)
     if view is None:
         return None

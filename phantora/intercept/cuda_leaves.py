@@ -94,7 +94,7 @@ def _device_functions(native: Any, properties: list[DeviceProperties]) -> dict[s
         "_cuda_getDevice": native.device,
         "_cuda_setDevice": native.set_device,
         "_cuda_exchangeDevice": native.exchange_device,
-        "_cuda_maybeExchangeDevice": native.exchange_device,
+        "_cuda_maybeExchangeDevice": native.maybe_exchange_device,
         "_cuda_getDeviceCount": native.num_devices,
         "_cuda_isInBadFork": lambda: False,
         "_cuda_synchronize": lambda: native.synchronize_device(native.device()),

@@ -15,6 +15,7 @@ from torch import Tensor
 from phantora.intercept import contents, unknown_values
 from phantora.intercept.host_sync import sync_current_stream
 from phantora.intercept.launching import launch
+from phantora.intercept.checks.supported_dtypes import SCALAR_TYPE_NAMES
 
 native: Any = sys.modules["phantora_native"]
 _aten = torch.ops.aten
@@ -167,6 +168,8 @@ def _even_counts(total: int, num_bins: int) -> Tensor:
 def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     """aten::histc: also of integers (the CPU kernel knows floating point only); with min == max the host reads the
     range."""
+    if self.dtype in (torch.float16, torch.bfloat16):
+        raise NotImplementedError(f"\"histc\" not implemented for '{SCALAR_TYPE_NAMES[self.dtype]}'")
     if min == max:
         sync_current_stream(self.get_device())
     result = new_tensor(self, (bins,))

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from phantora.intercept import contents, random_offsets, session, unknown_values, workspaces
+from phantora.intercept.argument_checks import check_arguments
 from phantora.intercept.calls import key_of_call, op_call
 from phantora.intercept.device_check import check_devices
 from phantora.intercept.flags import context, flags_of
@@ -127,6 +128,7 @@ class Kernel:
     def _define(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Signature:
         if self.operator is not None:
             check_devices(self.operator, self.schema, args, kwargs)
+        check_arguments(self.op, self.schema, args, kwargs)
         leaves = tensors_in(args, kwargs)
         written = self.schema.written_tensors(args, kwargs)
         recipes: list[Recipe] | None = None
@@ -170,6 +172,8 @@ class Kernel:
 
     def _leave_plan(self, signature: _Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Tell native code how to repeat this signature whenever its contents cannot be computed."""
+        if signature.is_computable and any(not t.numel() for t in tensors_in(args, kwargs)):
+            return  # contents of tensors without elements are always known, which native code does not see
         outs = None if signature.number < 0 or self.hidden_writes else self._plan_outputs(signature)
         made = (r for r in signature.recipes or () if isinstance(r, (New, NewList)))
         is_large = not signature.writes_small and not any(_is_small_recipe(r) for r in made)

@@ -1,13 +1,15 @@
-"""Host time of what is no call of the device: calls of modules and parameters of optimizers.
+"""Host time of what is no call of the device: calls of modules, parameters of optimizers, placements.
 
 The other units are charged in native code: views, kept gradients (storage_kernels.cpp), operators inside __torch_dispatch__
-(device.cpp), random numbers made by the CPU (cpu_random.cpp). Every unit is a count of something that the script does, never a measurement, so two runs are equal. Costs: HostSpec.unit_ns.
+(device.cpp), random numbers made by the CPU (cpu_random.cpp). Every unit is a count of something that the script does, never a
+measurement, so two runs are equal. Costs: HostSpec.unit_ns; docs/host_time.md says where they come from.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from phantora.engine.protocol import UNIT_KINDS
 native: Any = sys.modules["phantora_native"]
 
 _MODULE, _PARAMETER, _SUBCLASS = UNIT_KINDS["module"], UNIT_KINDS["parameter"], UNIT_KINDS["subclass"]
+_PLACEMENT = UNIT_KINDS["placement"]
 _PLAIN = (torch.nn.Parameter, torch.Tensor)
 
 
@@ -30,15 +33,7 @@ def install() -> None:
 
 def _count_module_calls() -> None:
     """Around Module.__call__, and not a global hook: hooks make every call of every module take the slow path."""
-    call: Any = torch.nn.Module.__call__
-    charge = native.charge_units
-
-    @functools.wraps(call)
-    def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        charge(_MODULE, 1)
-        return call(self, *args, **kwargs)
-
-    torch.nn.Module.__call__ = __call__  # type: ignore[method-assign]
+    torch.nn.Module.__call__ = _charged(torch.nn.Module.__call__, _MODULE)  # type: ignore[method-assign]
 
 
 def _count_parameters(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -46,3 +41,25 @@ def _count_parameters(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) 
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     native.charge_units(_PARAMETER, len(parameters))
     native.charge_units(_SUBCLASS, sum(type(parameter) not in _PLAIN for parameter in parameters))
+
+
+def count_placements(api: ModuleType) -> None:
+    """After torch.distributed.tensor._api was loaded: from_local, to_local and redistribute, forward and backward."""
+    redistribute = sys.modules["torch.distributed.tensor._redistribute"]
+    for module, name in ((api, "_FromTorchTensor"), (api, "_ToTorchTensor"), (redistribute, "Redistribute")):
+        function = getattr(module, name, None)
+        for method in ("forward", "backward") if function is not None else ():
+            setattr(function, method, staticmethod(_charged(getattr(function, method), _PLACEMENT)))
+
+
+def _charged(function: Any, kind: int) -> Any:
+    """`function` with one unit more. Dynamo sees no trace of it: there, is_compiling() is a constant."""
+    charge, is_compiling = native.charge_units, torch.compiler.is_compiling
+
+    @functools.wraps(function)
+    def charged(*args: Any, **kwargs: Any) -> Any:
+        if not is_compiling():
+            charge(kind, 1)
+        return function(*args, **kwargs)
+
+    return charged

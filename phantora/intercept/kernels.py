@@ -22,6 +22,7 @@ from phantora.intercept import (
     factories,
     host_reads,
     meta_functions,
+    other_layouts,
     rnn,
     sparse,
 )
@@ -92,6 +93,7 @@ def install() -> int:
         registered = _register_operators(library)
         _register_above_autograd(library)
         sparse.install(_libraries)
+        other_layouts.install(_libraries)
         custom_ops.install(_libraries)
     attention.answer_torch_backends_cuda()
     context.install()

@@ -172,6 +172,22 @@ def _ctc_loss_backward(grad: Tensor, log_probs: Tensor, *rest: Any, **more: Any)
     return torch.empty_like(log_probs, memory_format=torch.contiguous_format)
 
 
+def _lstsq(
+    self: Tensor, b: Tensor, rcond: float | None = None, *, driver: str | None = None, solution: Tensor,
+    residuals: Tensor, rank: Tensor, singular_values: Tensor,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """aten::linalg_lstsq.out with the one driver of CUDA, 'gels', which gives neither rank nor singular values
+    (BatchLinearAlgebra.cpp)."""
+    if driver not in (None, "gels"):
+        raise RuntimeError("torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA")
+    is_vector = b.dim() == 1 or (self.dim() - 1 == b.dim() and b.shape == self.shape[:-1])
+    batch, (rows, columns) = self.shape[:-2], self.shape[-2:]
+    num_right_sides = 1 if is_vector else b.shape[-1]
+    solution.resize_((*batch, columns) if is_vector else (*batch, columns, num_right_sides))
+    residuals.resize_((*batch, num_right_sides) if rows > columns else (0,))
+    return solution, residuals, rank.resize_(0), singular_values.resize_(0)
+
+
 def _grouped_mm(
     self: Tensor, mat2: Tensor, offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: Any = None
 ) -> Tensor:
@@ -202,6 +218,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "cudnn_convolution_add_relu": _cudnn_convolution_add_relu,
     "_conv_depthwise2d": _depthwise,
     "conv_depthwise3d": _depthwise,
+    "linalg_lstsq.out": _lstsq,
     "cudnn_grid_sampler": _grid_sampler,
     "cudnn_grid_sampler_backward": _grid_sampler_backward,
     "cudnn_affine_grid_generator": _affine_grid,

@@ -116,7 +116,7 @@ def is_rank_process() -> bool:
 
 def define(frame: int, payload: dict[str, Any]) -> None:
     """Send a definition; it precedes every record that is pushed after this call."""
-    data = msgpack.packb(payload)
+    data = _packed(payload)
     if _session.sock is None:
         if frame != Frame.COLLECTIVE:
             _session.undelivered.append((int(frame), data))
@@ -214,6 +214,11 @@ def _tensors(values: Value) -> list[tuple[str, tuple[int, ...]]]:
     return found
 
 
+def _packed(payload: dict[str, Any]) -> bytes:
+    """Texts come from scripts and files: one that is no UTF-8 (lone surrogates) is escaped."""
+    return msgpack.packb(payload, unicode_errors="backslashreplace")
+
+
 # ------------------------------------------------------------------ calls
 
 
@@ -221,7 +226,7 @@ def note(method: str, **fields: Any) -> None:
     """Tell the engine something; no answer."""
     if _session.sock is not None:
         fields["method"], fields["clock_ns"] = method, _native().now_ns()
-        _native().send_frame(int(Frame.NOTE), msgpack.packb(fields))
+        _native().send_frame(int(Frame.NOTE), _packed(fields))
 
 
 def call(method: str, **fields: Any) -> dict[str, Any]:
@@ -237,7 +242,7 @@ def call(method: str, **fields: Any) -> dict[str, Any]:
         number = s.next_call
         s.next_call += 1
     fields["id"] = number
-    _native().send_frame(int(Frame.CALL), msgpack.packb(fields))
+    _native().send_frame(int(Frame.CALL), _packed(fields))
     return _await(number)
 
 

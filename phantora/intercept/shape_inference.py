@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from phantora.intercept import layouts
+from phantora.intercept.checks import broadcasting
 from phantora.intercept.schemas import Schema, tensors_in
 
 native: Any = sys.modules["phantora_native"]
@@ -108,6 +109,14 @@ class Constant:
         return self.value
 
 
+class UnconfirmedError(Exception):
+    """A meta kernel refused the arguments, and the CPU's kernel did not (or was not asked)."""
+
+    def __init__(self, original: Exception) -> None:
+        super().__init__(str(original))
+        self.original = original
+
+
 Recipe = New | NewList | Argument | ResizedArgument | View | OnHost | Constant
 
 
@@ -140,6 +149,20 @@ def infer(op: Any, schema: Schema, args: tuple[Any, ...], kwargs: dict[str, Any]
     recipes = [_recipe(r, leaves, meta_leaves) for r in results]
     made = [r for r, recipe in zip(results, recipes) if isinstance(recipe, (New, NewList, View))]
     return Inferred(recipes, tensors_in(made, {}))
+
+
+def infer_meta(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of `op` as meta tensors; a mistake raises what the CPU raises, an error that only the meta kernel
+    knows raises `UnconfirmedError`."""
+    try:
+        return op(*[to_meta(a) for a in args], **{k: to_meta(v) for k, v in kwargs.items()})
+    except NotImplementedError:
+        raise
+    except (RuntimeError, IndexError, ValueError) as error:
+        said = _as_torch_says_it(op, args, kwargs, error)
+        if said is error:
+            raise UnconfirmedError(error) from None
+        raise said from None
 
 
 def to_meta(value: Any) -> Any:
@@ -203,7 +226,12 @@ def _try_on_cpu(op: Any, schema: Schema, args: tuple[Any, ...], kwargs: dict[str
 
 def _as_torch_says_it(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Exception:
     """The error of the CPU kernel, whose wording CUDA shares; torch's Python meta kernels have their own."""
-    if sum(t.numel() * t.itemsize for t in tensors_in(args, kwargs)) > _CPU_TRIAL_LIMIT_BYTES:
+    tensors = tensors_in(args, kwargs)
+    if torch.Tag.pointwise in op.tags:
+        mismatch = broadcasting.mismatch([t.shape for t in tensors])
+        if mismatch is not None:
+            return mismatch
+    if sum(t.numel() * t.itemsize for t in tensors) > _CPU_TRIAL_LIMIT_BYTES:
         return error
     try:
         op(*[_ones(a) for a in args], **{k: _ones(v) for k, v in kwargs.items() if k != "generator"})

@@ -26,6 +26,7 @@ def attach_from_environment() -> None:
     text = os.environ.get(OPTIONS)
     if text is None:
         return
+    from phantora.launch import outside_groups
     from phantora.launch.rank_setup import arm_interception
 
-    arm_interception(JobOptions.from_json(text))
+    arm_interception(JobOptions.from_json(text), (outside_groups.install,))

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
-import socket
-import tempfile
 import time
+import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TextIO
 
 from phantora.cluster import Placement, load_cluster
@@ -19,9 +16,14 @@ from phantora.engine.server import Failure, Server
 from phantora.engine.simulation import Simulation
 from phantora.engine.recording import recorded_run
 from phantora.errors import SimulationError
+from phantora.launch.endpoint import Endpoint
+from phantora.launch.interrupts import Interrupted, Interrupts
 from phantora.launch.launcher import Launcher
 from phantora.launch.options import JobOptions
 from phantora.launch.output import OutputPipes
+from phantora.launch.output_check import prepare_output
+from phantora.launch.results import INTERNAL_ERROR
+from phantora.launch.texts import printable, shortened
 from phantora.network import NetworkSimulator
 from phantora.network.contention import ContentionModel
 from phantora.trace.model import Run
@@ -29,74 +31,124 @@ from phantora.trace.model import Run
 
 @dataclass(slots=True)
 class JobResult:
-    """What came out. exit_code: of the run; error: what ended it, None when it ended well; failed_rank: who, if one did."""
+    """What came out. exit_code: of the run; error: what ended it, None when it ended well; failed_rank: who, if one did.
+
+    log_failures: messages about logs that could not be written; is_user_error: there is nothing to report but `error`.
+    """
 
     run: Run
     exit_code: int
     error: str | None
     warnings: list[str]
     failed_rank: int | None = None
+    log_failures: list[str] = field(default_factory=list)
+    is_user_error: bool = False
 
 
 class Job:
     """Runs the ranks under the engine. progress(simulation) is called several times a second."""
 
-    def __init__(self, options: JobOptions, write: Callable[[str, TextIO], None], progress: Callable[[Simulation], None]) -> None:
+    def __init__(
+        self,
+        options: JobOptions,
+        write: Callable[[str, TextIO], None],
+        progress: Callable[[Simulation], None],
+        warn: Callable[[str], None] = lambda text: None,
+        interrupts: Interrupts | None = None,
+    ) -> None:
+        """write: see OutputPipes; warn: what the user should know at once; interrupts: None when nobody interrupts."""
         self.options = options
         self.cluster: Cluster = load_cluster(options.cluster)
         self.placement = Placement(self.cluster, options.nnodes, options.nproc_per_node)
         check_stragglers(self.cluster, self.placement)
         self.contention = _contention(options)
-        self._write, self._progress = write, progress
+        self._write, self._progress, self._warn = write, progress, warn
+        self._interrupts = interrupts or Interrupts()
         self._failed_rank: int | None = None
+        self._is_user_error = False
 
     def run(self) -> JobResult:
-        """Blocks until the job has ended. Ctrl-C ends every process and still returns what was recorded."""
-        options, started = self.options, time.monotonic()
-        Path(options.out).mkdir(parents=True, exist_ok=True)
-        pipes = OutputPipes(options, self._write)
-        directory = tempfile.mkdtemp(prefix="phantora-")  # a socket's path must be short
+        """Blocks until the job has ended. An interrupt ends every process and still returns what was recorded."""
+        started = time.monotonic()
+        prepare_output(self.options)
+        endpoint = Endpoint(self.options.world_size)
+        self._interrupts.cleanups.append(endpoint.remove)
         try:
-            endpoint = os.path.join(directory, "engine")
-            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            listener.bind(endpoint)
-            listener.listen(options.world_size)
-            launcher = Launcher(options, endpoint, pipes.write_ends)
-            server = Server(listener, launcher, self._simulation, options.world_size)
-            for fd, reader in pipes.readers:
-                server.watch(fd, reader)
-            code, error = self._serve(server, launcher)
-            listener.close()
+            pipes = OutputPipes(self.options, self._write)
+            server, code, error = self._play(endpoint, pipes)
         finally:
-            shutil.rmtree(directory, ignore_errors=True)
-        server.simulation.close()
-        run = recorded_run(server.simulation, self.cluster, options, error)
+            endpoint.remove()
+        pipes.close()
+        run, code, error = self._recorded(server.simulation, code, error)
         run.wall_s = time.monotonic() - started
         run.notes += [*_contention_notes(self.contention), *server.warnings]
-        return JobResult(run, code, error, server.warnings, self._failed_rank)
+        return JobResult(run, code, error, server.warnings, self._failed_rank, pipes.failures, self._is_user_error)
+
+    def _play(self, endpoint: Endpoint, pipes: OutputPipes) -> tuple[Server, int, str | None]:
+        """(server, exit code, error)."""
+        launcher = Launcher(self.options, endpoint.path, pipes.write_ends)
+        self._interrupts.cleanups.append(launcher.kill_now)
+        try:
+            server = Server(endpoint.listener, launcher, self._simulation, self.options.world_size, self._warn)
+            for fd, reader in pipes.readers:
+                server.watch(fd, reader)
+            code, error = self._serve(server, launcher, pipes)
+        except BaseException:
+            launcher.kill()
+            raise
+        return server, code, error
 
     def _simulation(self, reply: Callable[..., None]) -> Simulation:
         network = NetworkSimulator(self.cluster, self.placement, os.environ)
         return Simulation(self.options.world_size, network, reply, self.contention)
 
-    def _serve(self, server: Server, launcher: Launcher) -> tuple[int, str | None]:
+    def _serve(self, server: Server, launcher: Launcher, pipes: OutputPipes) -> tuple[int, str | None]:
         """(exit code, error)."""
+
+        def tick() -> None:
+            self._interrupts.check()
+            pipes.show_held()
+            self._progress(server.simulation)
+
         try:
-            server.run(lambda: self._progress(server.simulation))
+            server.run(tick)
             launcher.wait()
             return 0, None
         except Failure as failure:
             code, error, self._failed_rank = failure.code, str(failure), failure.rank
+            self._is_user_error = failure.rank is None and code == 2
         except SimulationError as failure:
             code, error = 1, str(failure)
-        except KeyboardInterrupt:
-            code, error = 130, "interrupted"
-        except BaseException:
-            launcher.kill()
-            raise
-        server.abort(error)
+        except Interrupted as interrupt:
+            code, error = interrupt.code, str(interrupt)
+        except Exception:
+            code, error = INTERNAL_ERROR, _internal_error()
+        server.abort(shortened(error))
         server.drain()
-        return code, error
+        return code, shortened(error)
+
+    def _recorded(self, simulation: Simulation, code: int, error: str | None) -> tuple[Run, int, str | None]:
+        """(what was recorded, exit code, error); after an internal error the state may be torn, and less is recorded."""
+        try:
+            try:
+                simulation.close()
+            except Exception:
+                code, error = _first_error(code, error)
+            return recorded_run(simulation, self.cluster, self.options, error), code, error
+        except Exception:
+            code, error = _first_error(code, error)
+            command, size = [printable(word) for word in self.options.command], self.options.world_size
+            return Run(command, self.cluster, size, self.options.nproc_per_node, complete=False, error=error), code, error
+
+
+def _first_error(code: int, error: str | None) -> tuple[int, str]:
+    """The error that ended the run is the cause; else the exception that is handled now."""
+    return (INTERNAL_ERROR, _internal_error()) if error is None else (code, error)
+
+
+def _internal_error() -> str:
+    """About the exception that is handled now."""
+    return shortened("internal error: this is a fault of phantora, not of the script\n" + traceback.format_exc().rstrip())
 
 
 def _contention(options: JobOptions) -> ContentionModel | None:

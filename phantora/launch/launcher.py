@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
 import time
 from typing import Any
 
+from phantora.engine.server import signal_name
+from phantora.launch import process_tree
 from phantora.launch.options import JobOptions
+
+_KILL_S = 3.0  # the warm parent may take this long to end the ranks
 
 
 class Launcher:
@@ -19,11 +22,15 @@ class Launcher:
 
     def __init__(self, options: JobOptions, endpoint: str, pipes: dict[tuple[int, str], int]) -> None:
         """pipes: (rank, 'stdout' | 'stderr') -> write end of a pipe whose other end the caller reads."""
+        self._not_ours = process_tree.children_of(os.getpid())  # `something & exec phantora ...`
+        process_tree.become_subreaper()
         self.control, theirs = socket.socketpair()
         fds = [theirs.fileno(), *pipes.values()]
         command = [sys.executable, "-m", "phantora.launch.warm_parent", str(theirs.fileno())]
         # Its own session: the terminal's Ctrl-C reaches this process only, which ends the others in order.
-        self.process = subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, start_new_session=True)
+        self.process = subprocess.Popen(
+            command, pass_fds=fds, stdin=subprocess.DEVNULL, start_new_session=True, env=_environment()
+        )
         theirs.close()
         for fd in pipes.values():
             os.close(fd)
@@ -32,7 +39,10 @@ class Launcher:
             "endpoint": endpoint,
             "pipes": [[rank, stream, fd] for (rank, stream), fd in sorted(pipes.items())],
         }
-        self.control.sendall(json.dumps(request).encode() + b"\n")
+        try:
+            self.control.sendall(json.dumps(request).encode() + b"\n")
+        except OSError:
+            pass  # it is gone already, which reports() tells
         self._buffer = b""
 
     def reports(self) -> list[dict[str, Any]] | None:
@@ -46,22 +56,44 @@ class Launcher:
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         return [json.loads(line) for line in lines]
 
-    def kill(self) -> None:
-        """End every process of the job. Returns when the warm parent is gone."""
+    def how_it_ended(self) -> str:
+        """Of the warm parent, for a message: '' or ' (killed by SIGKILL)'."""
         try:
+            code = self.process.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            return ""
+        return f" (killed by {signal_name(-code)})" if code < 0 else f" (exit code {code})"
+
+    def kill(self) -> None:
+        """End every process of the job, and what they left behind. Returns when they are gone."""
+        try:
+            self.control.settimeout(0.5)
             self.control.sendall(b"kill\n")
         except OSError:
             pass
-        deadline = time.monotonic() + 3.0
+        if self.process.poll() is None:
+            self.process.terminate()
+        deadline = time.monotonic() + _KILL_S
         while self.process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
+        self.kill_now()
+
+    def kill_now(self) -> None:
+        """Without asking first."""
         if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
+            process_tree.kill(self.process.pid)
         self.process.wait()
+        process_tree.kill_descendants(self._not_ours)
 
     def wait(self) -> None:
         """After a run that ended well: let the parent end by itself."""
         try:
             self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            self.kill()
+            pass
+        self.kill()
+
+
+def _environment() -> dict[str, str]:
+    """Of all processes of the job. Strings hash alike in every run, so that the order of a set of names does not change."""
+    return {"PYTHONHASHSEED": "0", **os.environ}

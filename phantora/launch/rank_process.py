@@ -16,7 +16,10 @@ from typing import NoReturn
 
 from phantora.launch.attach import child_environment
 from phantora.launch.options import JobOptions
-from phantora.launch.rank_setup import set_up_rank
+from phantora.launch.rank_setup import seed_generators, set_up_rank
+from phantora.launch.texts import shortened
+
+_MAX_THREADS = 4096  # torch.set_num_threads makes them
 
 
 def run_rank(options: JobOptions, rank: int, endpoint: str, pipes: dict[tuple[int, str], int]) -> NoReturn:
@@ -28,8 +31,9 @@ def run_rank(options: JobOptions, rank: int, endpoint: str, pipes: dict[tuple[in
     os.environ.update(child_environment(options, endpoint))
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(endpoint)
-    _configure_torch()
+    _configure_torch(rank)
     set_up_rank(options, rank)
+    seed_generators(rank)
     session.attach(connection, rank, options.world_size)
     _patch_exit()
     code, error = _run_script(options)
@@ -67,7 +71,7 @@ def _redirect(options: JobOptions, rank: int, pipes: dict[tuple[int, str], int])
     for number, stream in ((1, "stdout"), (2, "stderr")):
         fd = pipes.get((rank, stream))
         if fd is None:
-            fd = os.open(options.rank_log(rank, stream), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            fd = os.open(options.rank_log(rank, stream), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC, 0o644)
         os.dup2(fd, number)
     for fd in pipes.values():
         os.close(fd)
@@ -78,11 +82,19 @@ def _redirect(options: JobOptions, rank: int, pipes: dict[tuple[int, str], int])
     faulthandler.register(signal.SIGUSR2, file=stacks, all_threads=True)
 
 
-def _configure_torch() -> None:
+def _configure_torch(rank: int) -> None:
+    """As many threads as asked for, which torch took from the environment of the warm parent. OpenMP 5.2, 21.1.2:
+    a list of positive numbers; what is none is ignored."""
     import torch
 
-    if "OMP_NUM_THREADS" in os.environ:
-        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    text = os.environ.get("OMP_NUM_THREADS")
+    if text is None:
+        return
+    first = text.split(",")[0].strip()
+    if first.isdecimal() and 0 < int(first) <= _MAX_THREADS:
+        torch.set_num_threads(int(first))
+    elif rank == 0:
+        _say(f"phantora: warning: OMP_NUM_THREADS={shortened(text, 100)} is not a number of threads: ignored")
 
 
 def _run_script(options: JobOptions) -> tuple[int, str | None]:
@@ -97,10 +109,10 @@ def _run_script(options: JobOptions) -> tuple[int, str | None]:
             runpy.run_path(options.script, run_name="__main__")
     except SystemExit as stop:
         return _exit_code(stop.code), None
-    except BaseException:
+    except BaseException as error:
         text = _script_traceback()
-        print(text, file=sys.stderr, flush=True)
-        return 1, text
+        _say(text)
+        return 130 if isinstance(error, KeyboardInterrupt) else 1, text
     return 0, None
 
 
@@ -110,8 +122,22 @@ def _exit_code(code: object) -> int:
         return 0
     if isinstance(code, int):
         return code & 0xFF
-    print(code, file=sys.stderr, flush=True)
+    try:
+        _say(str(code))
+    except Exception:
+        pass  # its __str__ is the script's
     return 1
+
+
+def _say(text: str) -> None:
+    """On stderr: the script's, or, when it closed or replaced that, where it began."""
+    try:
+        print(text, file=sys.stderr if sys.stderr is not None else sys.__stderr__, flush=True)
+    except Exception:
+        try:
+            os.write(2, text.encode("utf-8", "backslashreplace") + b"\n")
+        except OSError:
+            pass
 
 
 def _script_traceback() -> str:
@@ -120,18 +146,25 @@ def _script_traceback() -> str:
     here = os.path.abspath(__file__)
     while trace is not None and trace.tb_frame.f_code.co_filename in (here, runpy.__file__, "<frozen runpy>"):
         trace = trace.tb_next
-    return "".join(traceback.format_exception(kind, value, trace)).rstrip()
+    try:
+        return "".join(traceback.format_exception(kind, value, trace)).rstrip()
+    except Exception as error:  # an exception whose own methods fail
+        return f"{kind.__name__ if kind else ''} (which cannot be shown: {type(error).__name__})"
 
 
 def _leave(code: int, error: str | None) -> NoReturn:
     """Run what runs at exit, deliver everything, end without tearing the interpreter down."""
     from phantora.intercept import session
 
+    error = None if error is None else shortened(error)
+    if code:
+        _flush()
+        session.finish(code, error)  # before threads are waited for: they may wait for a partner, for ever
     try:
         threading._shutdown()  # type: ignore[attr-defined]  # joins non-daemon threads, as at interpreter exit
         atexit._run_exitfuncs()
     except BaseException:
-        traceback.print_exc()
+        _say(traceback.format_exc().rstrip())
     _flush()
     session.finish(code, error)
     session._real_exit(code)
@@ -157,5 +190,5 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError):
-            pass
+        except Exception:
+            pass  # None, closed, or an object of the script's

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from phantora.cluster import load_cluster
@@ -9,7 +10,7 @@ from phantora.cluster.spec import Cluster
 from phantora.launch.options import JobOptions
 
 
-def arm_interception(options: JobOptions) -> None:
+def arm_interception(options: JobOptions, on_torch_ready: tuple[Callable[[], None], ...] = ()) -> None:
     """Before `import torch`. UserError when the device cannot be built here (no compiler, unsupported torch)."""
     from phantora.compute import Pricer
     from phantora.intercept import boot, clock_patches, session
@@ -17,7 +18,7 @@ def arm_interception(options: JobOptions) -> None:
     cluster = load_cluster(options.cluster)
     clock_patches.install()
     session.set_pricer(Pricer(cluster.gpu, cluster.host))
-    boot.arm(boot_config(cluster, options))
+    boot.arm(boot_config(cluster, options, on_torch_ready))
 
 
 def set_up_rank(options: JobOptions, rank: int) -> None:
@@ -31,7 +32,17 @@ def set_up_rank(options: JobOptions, rank: int) -> None:
         native.set_local_answers(False)  # how long a kernel takes depends on what runs beside it
 
 
-def boot_config(cluster: Cluster, options: JobOptions) -> Any:
+def seed_generators(rank: int) -> None:
+    """What a script that seeds nothing draws: random by rank, the same in every run. (Of torch, the seed is fixed anyway.)"""
+    import random
+
+    import numpy
+
+    random.seed(rank)
+    numpy.random.seed(rank)
+
+
+def boot_config(cluster: Cluster, options: JobOptions, on_torch_ready: tuple[Callable[[], None], ...] = ()) -> Any:
     """What the simulated device must know of the cluster."""
     from phantora.intercept import boot
 
@@ -42,4 +53,5 @@ def boot_config(cluster: Cluster, options: JobOptions) -> Any:
         host_speed=cluster.host.cpu_speed,
         call_cost_ns=dict(cluster.host.launch_ns),
         unit_ns=dict(cluster.host.unit_ns),
+        on_torch_ready=on_torch_ready,
     )

@@ -1,12 +1,12 @@
 """The warm parent: imports torch and the simulated device once, then forks the ranks.
 
 A forked rank shares the imported modules with its parent (copy-on-write), so it costs tens of MB and milliseconds instead of
-hundreds of MB and seconds. It reports each rank's end to the engine, and ends all of them when the engine says so or is gone.
+hundreds of MB and seconds. It reports each rank's end to the engine, and ends all of them, and whatever they started, when the
+engine says so or is gone.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib.util
 import json
@@ -19,15 +19,21 @@ import traceback
 from typing import Any
 
 from phantora.errors import UserError
+from phantora.launch import process_tree
+from phantora.launch.endpoint import remove_directory
 from phantora.launch.options import JobOptions
 
 
 def main() -> None:
     """`python -m phantora.launch.warm_parent FD`: FD is the control socket; one JSON line says what to run."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command hears Ctrl-C, and says what is to end
     control = socket.socket(fileno=int(sys.argv[1]))
     request = _read_line(control)
     options = JobOptions.from_json(json.dumps(request["options"]))
-    die_with_parent()
+    process_tree.become_subreaper()
+    warm_parent = os.getpid()
+    signal.signal(signal.SIGTERM, lambda *_: _end_now(request["endpoint"], warm_parent))
+    process_tree.die_with_parent(signal.SIGTERM)
     try:
         _warm_up(options)
     except UserError as error:
@@ -37,24 +43,38 @@ def main() -> None:
         _report(control, {"error": "the simulated device could not be set up:\n" + traceback.format_exc(), "code": 1})
         return
     pipes = {(rank, stream): fd for rank, stream, fd in request["pipes"]}
+    process_tree.outlive_parent()  # from here on the closed control socket says it, so that the ranks' children end too
     ranks = _fork_ranks(options, request["endpoint"], pipes, control)
     for fd in pipes.values():
         os.close(fd)
     _wait(control, ranks)
+    process_tree.kill_descendants()
+    if not _is_engine_there(control):
+        remove_directory(request["endpoint"])
 
 
-def die_with_parent() -> None:
-    """Be killed when the parent process dies (Linux prctl PR_SET_PDEATHSIG = 1)."""
+def _end_now(endpoint: str, warm_parent: int) -> None:
+    if os.getpid() == warm_parent:  # not in a rank that has just been forked
+        process_tree.kill_descendants()
+        remove_directory(endpoint)
+    os._exit(128 + signal.SIGTERM)
+
+
+def _is_engine_there(control: socket.socket) -> bool:
     try:
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    except (OSError, AttributeError):
-        pass  # elsewhere the closed control socket does it
+        return control.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
 
 
 def _warm_up(options: JobOptions) -> None:
+    from phantora.launch import outside_groups
     from phantora.launch.rank_setup import arm_interception
 
-    arm_interception(options)
+    arm_interception(options, (outside_groups.install,))
+    import numpy.random  # noqa: F401  # seeded in every rank
     import torch
 
     if options.world_size > 1:
@@ -84,20 +104,23 @@ def _check_module(name: str) -> None:
 
 def _fork_ranks(options: JobOptions, endpoint: str, pipes: dict[tuple[int, str], int], control: socket.socket) -> dict[int, int]:
     """pid -> rank."""
-    ranks = {}
+    ranks, parent = {}, os.getpid()
     for rank in range(options.world_size):
         pid = os.fork()
         if pid == 0:
             control.close()
-            _become_rank(options, rank, endpoint, pipes)
+            _become_rank(options, rank, endpoint, pipes, parent)
         ranks[pid] = rank
     return ranks
 
 
-def _become_rank(options: JobOptions, rank: int, endpoint: str, pipes: dict[tuple[int, str], int]) -> None:
+def _become_rank(options: JobOptions, rank: int, endpoint: str, pipes: dict[tuple[int, str], int], parent: int) -> None:
     try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         os.setpgid(0, 0)
-        die_with_parent()
+        process_tree.die_with_parent(signal.SIGKILL, parent)
+        process_tree.become_subreaper()  # so that what this rank leaves behind can be told from what another one runs
         from phantora.launch.rank_process import run_rank
 
         run_rank(options, rank, endpoint, pipes)
@@ -123,35 +146,25 @@ def _wait(control: socket.socket, ranks: dict[int, int]) -> None:
             return
         for key, _ in selector.select(timeout=1.0):
             if key.fileobj is control:
-                _kill_all(ranks)  # 'kill', or the engine is gone
-                return
+                return  # 'kill', or the engine is gone
             os.read(wake, 4096)
 
 
 def _reap(control: socket.socket, ranks: dict[int, int]) -> None:
-    while ranks:
+    ended = []
+    while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return
+            break
         if pid == 0:
-            return
+            break
         if pid in ranks:
-            rank = ranks.pop(pid)
-            _kill_group(pid)  # what the rank left behind: loader workers
-            _report(control, {"rank": rank, "status": status})
-
-
-def _kill_all(ranks: dict[int, int]) -> None:
-    for pid in ranks:
-        _kill_group(pid)
-
-
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
+            ended.append((ranks.pop(pid), status))
+    if ended:
+        process_tree.kill_descendants(without=ranks)  # what they left behind: loader workers, servers
+    for rank, status in ended:
+        _report(control, {"rank": rank, "status": status})
 
 
 def _read_line(control: socket.socket) -> dict[str, Any]:

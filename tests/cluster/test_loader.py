@@ -16,7 +16,7 @@ from phantora.errors import UserError
 
 EXPECTED = [
     "dgx-a100-40g", "dgx-a100-80g", "dgx-b200", "dgx-h100", "gb200-nvl72", "grand-teton-h100", "h200-nvl", "hgx-h200",
-    "lab-h200", "p4d", "p4de", "p5", "rtx3090-ethernet",
+    "lab-h200", "lab-h200x2", "p4d", "p4de", "p5", "rtx3090-ethernet",
 ]  # fmt: skip
 
 
@@ -32,6 +32,13 @@ def complaint(path: Path) -> str:
     message = str(caught.value)
     assert "\n" not in message
     return message.removeprefix(str(path))
+
+
+def test_units_of_host_time_have_defaults(tmp_path: Path) -> None:
+    path = write(tmp_path, 'base = "lab-h200"\n[host.unit_ns]\nview = [1, 2]\n')
+    assert load_cluster(path).host.unit_ns["view"] == (1, 2)
+    assert load_cluster(path).host.unit_ns["module"] == load_cluster("lab-h200").host.unit_ns["module"]
+    assert "nearest" not in complaint(write(tmp_path, 'base = "lab-h200"\n[host.unit_ns]\nviews = [1, 2]\n'))
 
 
 def test_the_presets_are_there() -> None:

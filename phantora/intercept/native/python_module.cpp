@@ -316,6 +316,8 @@ PyMethodDef methods[] = {
     method<+[](int64_t d) { set_current_device(c10::DeviceIndex(d)); }>("set_device", "set_device(index)"),
     method<+[](int64_t d) { return int64_t(exchange_current_device(c10::DeviceIndex(d))); }>(
         "exchange_device", "exchange_device(index) -> previous"),
+    method<+[](int64_t d) { return int64_t(exchange_current_device(c10::DeviceIndex(d))); }>(
+        "maybe_exchange_device", "the same; Dynamo wants two objects"),
     method<num_devices>("num_devices", "num_devices()"),
     method<record_event>("record_event", "record_event(device, stream) -> event"),
     method<+[](int64_t d, int64_t s, int64_t e) { device::wait_event(int(d), s, e); }>(
