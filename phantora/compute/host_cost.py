@@ -30,8 +30,8 @@ _CLASS_OF_FAMILY = {
 _CONVOLUTION_SHARES = (1.9, 2.4)  # of a product: cuDNN's plan is looked up; 95 and 120 us in steps of ResNet-50
 _FURTHER_KERNEL_SHARE = 0.5
 _LIST_TENSOR_SHARE = 0.03  # 0.25 us per tensor of a list where a pointwise operator costs 8 us
-# FSDP2's Python for each parameter of a group (hooks, views of the gathered parameter, set and unset on the module), charged
-# where the group is unpacked or packed: 160 us where a pointwise operator costs 22.
+# FSDP2's Python for each parameter of a group (hooks, views of the gathered parameter, set and unset on the module),
+# charged where the group is unpacked or packed: 160 us where a pointwise operator costs 23.
 _FSDP_OPERATORS = ("aten::split_with_sizes_copy", "aten::_chunk_cat")
 _FSDP_TENSOR_SHARE = 7.0
 _LIST_OUTPUT_SHARE = 0.2  # an allocation and a Python-visible tensor per output of a list: 1.6 us

@@ -1,8 +1,8 @@
 """Host time of what is no call of the device: calls of modules, parameters of optimizers, placements.
 
-The other units are charged in native code: views, kept gradients (storage_kernels.cpp), operators inside __torch_dispatch__
-(device.cpp), random numbers made by the CPU (cpu_random.cpp). Every unit is a count of something that the script does, never a
-measurement, so two runs are equal. Costs: HostSpec.unit_ns; docs/host_time.md says where they come from.
+The other units are charged in native code: views, kept gradients (storage_kernels.cpp), operators inside
+__torch_dispatch__ (device.cpp), random numbers made by the CPU (cpu_random.cpp). Every unit is a count of something that
+the script does, never a measurement, so two runs are equal. Costs: HostSpec.unit_ns; docs/host_time.md has their sources.
 """
 
 from __future__ import annotations

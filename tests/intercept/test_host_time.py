@@ -1,4 +1,7 @@
-"""Units of host time beside calls of the device: what is counted, and that nothing else changes. Each test is a process of its own."""
+"""Units of host time beside calls of the device: what is counted, and that nothing else changes.
+
+Each test is a process of its own.
+"""
 
 from __future__ import annotations
 

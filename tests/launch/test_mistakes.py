@@ -91,3 +91,67 @@ def test_unknown_option_names_the_nearest(script: str) -> None:
 @pytest.mark.torch
 def test_submodule_not_found(tmp_path: Path) -> None:
     assert_one_line(phantora("record-and-simulate", "--out", str(tmp_path / "run"), "-m", "torch.distributed.nothing"), "torch.distributed.nothing")
+
+
+def test_folder_as_script(tmp_path: Path) -> None:
+    assert_one_line(phantora("record-and-simulate", str(tmp_path)), "is a folder")
+
+
+def test_names_that_are_too_long(script: str) -> None:
+    assert_one_line(phantora("record-and-simulate", "--cluster", "x" * 5000, script), "xxx")
+    assert_one_line(phantora("record-and-simulate", "x" * 5000), "File name too long")
+    assert_one_line(phantora("record-and-simulate", "--out", "x" * 300, script), "--out", "File name too long")
+
+
+@pytest.mark.parametrize(
+    "arguments,words",
+    [
+        (["record-and-simulate"], ["Missing argument", "SCRIPT"]),
+        (["record-and-simulate", "--nnodes", "x", "a.py"], ["--nnodes", "x"]),
+        (["record-and-simulate", "--out"], ["--out", "argument"]),
+        (["clusters", "show"], ["Missing argument"]),
+        (["nothing"], ["nothing"]),
+    ],
+)
+def test_errors_of_the_command_line(arguments: list[str], words: list[str]) -> None:
+    assert_one_line(phantora(*arguments), *words)
+
+
+@pytest.mark.parametrize("taken", ["run", "run/logs", "run/logs/rank_0", "run/chakra"])
+def test_file_where_a_folder_is_needed(taken: str, tmp_path: Path, script: str) -> None:
+    (tmp_path / taken).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / taken).write_text("")
+    assert_one_line(phantora("record-and-simulate", "--out", str(tmp_path / "run"), script), taken)
+
+
+@pytest.mark.parametrize("taken", ["run/summary.json", "run/trace.pftrace", "run/logs/rank_0/stdout.log"])
+def test_folder_where_a_file_is_needed(taken: str, tmp_path: Path, script: str) -> None:
+    (tmp_path / taken).mkdir(parents=True)
+    assert_one_line(phantora("record-and-simulate", "--out", str(tmp_path / "run"), script), taken, "folder")
+
+
+def test_output_below_a_file(tmp_path: Path, script: str) -> None:
+    for option in ("--out", "--log-dir"):
+        assert_one_line(phantora("record-and-simulate", "--out", str(tmp_path), option, f"{script}/run", script), option, "Not a directory")
+    assert_one_line(phantora("record-and-simulate", "--out", "/proc/run", script), "/proc/run")
+
+
+@pytest.mark.torch
+def test_long_folder_for_temporary_files_and_odd_number_of_threads(tmp_path: Path, script: str) -> None:
+    import os
+
+    folder = tmp_path / ("t" * 100)
+    folder.mkdir()
+    env = {**os.environ, "TMPDIR": str(folder), "OMP_NUM_THREADS": "abc"}
+    command = [sys.executable, "-m", "phantora.cli", "record-and-simulate", "--nproc-per-node", "2", "--out", str(tmp_path / "run"), script]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=120)
+    assert done.returncode == 0 and "OMP_NUM_THREADS=abc" in done.stderr and "hello" in done.stdout, done.stderr
+
+
+@pytest.mark.torch
+def test_script_that_ends_as_argparse_does(tmp_path: Path) -> None:
+    """Exit code 2 of a rank is not the user's mistake with phantora: the results are written."""
+    script = tmp_path / "train.py"
+    script.write_text("raise SystemExit(2)")
+    done = phantora("record-and-simulate", "--out", str(tmp_path / "run"), str(script))
+    assert done.returncode == 2 and (tmp_path / "run" / "summary.json").exists() and "rank 0 ended with exit code 2" in done.stderr

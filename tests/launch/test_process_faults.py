@@ -110,7 +110,7 @@ while True:
     assert list((tmp_path / "tmp").glob("phantora-*")) == []
 
 
-@pytest.mark.parametrize("delay_s", [0.02, 0.2, 0.7])
+@pytest.mark.parametrize("delay_s", [0.3, 0.8])
 def test_early_interrupt(delay_s: float, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import time, threading\nthreading.Event().wait(60)\n")
@@ -119,7 +119,7 @@ def test_early_interrupt(delay_s: float, tmp_path: Path) -> None:
     time.sleep(delay_s)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=10)
-    assert process.returncode in (130, -signal.SIGINT)  # the latter: before Python had read a line of ours
+    assert process.returncode in (130, -signal.SIGINT)  # the latter: before a line of ours was read
     assert living(str(script)) == []
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phantora.intercept.schemas import Schema
-from phantora.intercept.shape_inference import UnconfirmedError, infer_meta
+from phantora.intercept.checks import broadcasting
 from phantora.intercept.checks.supported_dtypes import SCALAR_TYPE_NAMES
+from phantora.intercept.schemas import Schema, tensors_in
+from phantora.intercept.shape_inference import UnconfirmedError, infer_meta
 
 # Elementwise without torch's `pointwise` tag, or with the same demands on `self`.
 _LIKE_POINTWISE = frozenset(
@@ -33,8 +34,12 @@ def check_in_place(op: Any, schema: Schema, args: tuple[Any, ...], kwargs: dict[
     name = schema.name.removeprefix("aten::")
     if not args:
         return
-    if isinstance(args[0], Tensor) and (torch.Tag.pointwise in op.tags or name in _LIKE_POINTWISE):
+    is_pointwise = torch.Tag.pointwise in op.tags
+    if isinstance(args[0], Tensor) and (is_pointwise or name in _LIKE_POINTWISE):
         _check_overlap(args[0])
+        if is_pointwise and _is_of_one_float_type(args, kwargs):
+            _check_shapes(args[0], tensors_in(args, kwargs))
+            return
         functional = functional_of(name, schema.overload)
         if functional is not None:
             _check_fit(args[0], *_result(functional, args, kwargs))
@@ -50,6 +55,23 @@ def check_out(schema: Schema, kwargs: dict[str, Any]) -> None:
         for name in schema.out_names:
             if isinstance(kwargs.get(name), Tensor):
                 _check_overlap(kwargs[name])
+
+
+def _is_of_one_float_type(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether nothing is promoted: then only shapes can be wrong, which is quicker to see without a meta kernel."""
+    dtype = args[0].dtype
+    values = (*args, *kwargs.values())
+    return dtype.is_floating_point and not any(
+        isinstance(value, complex) or (isinstance(value, Tensor) and value.dtype != dtype) for value in values
+    )
+
+
+def _check_shapes(self: Tensor, tensors: list[Tensor]) -> None:
+    shapes = [t.shape for t in tensors]
+    error = broadcasting.mismatch(shapes)
+    if error is not None:
+        raise error
+    _check_fit(self, torch.broadcast_shapes(*shapes), self.dtype)
 
 
 def functional_of(name: str, overload: str) -> Any | None:

@@ -113,8 +113,8 @@ void charge_units(const CallCost& cost, int64_t count) {
   current_domain().now_ns += count * (!is_same && in_native_backward() ? cost.backward_ns : cost.forward_ns);
 }
 
-// The dispatcher's fallback for the Python key excludes every key above it while the subclass runs (after_Python_keyset in
-// ATen/core/PythonFallbackKernel.cpp). This one is above it, and nobody else excludes it.
+// The dispatcher's fallback for the Python key excludes every key above it while the subclass runs (after_Python_keyset
+// in ATen/core/PythonFallbackKernel.cpp). This one is above it, and nobody else excludes it.
 bool is_inside_subclass() {
   return c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
 }
