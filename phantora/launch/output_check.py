@@ -20,7 +20,7 @@ def prepare_output(options: JobOptions) -> None:
         _check_file(out / "trace.pftrace")
     if options.chakra and (out / "chakra").exists():
         _make_folder("--out", out / "chakra")
-    option = "--out" if Path(options.log_dir).is_relative_to(out) else "--log-dir"
+    option = "--out" if Path(options.log_dir) == out / "logs" else "--log-dir"
     for rank in range(options.world_size):
         _make_folder(option, options.rank_log(rank, "stdout").parent)
         for stream in ("stdout", "stderr", "stacks"):
