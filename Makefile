@@ -22,7 +22,7 @@ $(VENV)/installed: pyproject.toml
 	touch $@
 
 $(VENV)/installed-test: $(VENV)/installed
-	$(BIN)/python -m pip install -q -e ".[test]" "transformers==5.24.0" "accelerate==1.15.0"
+	$(BIN)/python -m pip install -q -e ".[test]" "transformers==5.24.0" "accelerate==1.15.0" torch_geometric==2.8.1
 	touch $@
 
 clean:

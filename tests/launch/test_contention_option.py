@@ -49,7 +49,7 @@ def test_kernel_and_collective_slow_each_other_down(simulate: Simulate) -> None:
         beside_ns = collective * collective_ns
         # the launch, which is part of what the events measure, is not slowed: some 2 %
         assert times[options][1] == pytest.approx(beside_ns, rel=0.03)
-        assert times[options][0] == pytest.approx(kernel_ns + beside_ns * (1 - 1 / compute), rel=0.002)
+        assert times[options][0] == pytest.approx(kernel_ns + beside_ns * (1 - 1 / compute), rel=0.01)
 
 
 @pytest.mark.parametrize(
