@@ -22,7 +22,6 @@ class Frame(enum.IntEnum):
     HELLO = 1  # {rank, pid}: first frame of a connection
     RECORDS = 2  # RECORD * n
     SIGNATURE = 3  # {id, name, overload, inputs, outputs, duration_ns, num_kernels, source, flops, bytes, family, text}
-    GROUP = 4  # {id, name, ranks}
     COLLECTIVE = 5  # {id, parts: [...], stack}
     STACK = 6  # {id, text}
     STRING = 7  # {id, text}

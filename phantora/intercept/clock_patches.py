@@ -25,11 +25,6 @@ READ_NS = 60
 _real = {name: getattr(time, name) for name in ("time", "time_ns", "perf_counter", "perf_counter_ns", "sleep")}
 
 
-def real_perf_counter() -> float:
-    """Seconds of the machine's own clock."""
-    return _real["perf_counter"]()
-
-
 # A rank that only looks at clocks tells the engine of its progress this often (virtual time): partners may wait for it.
 _REPORT_NS = 10_000_000
 _reported_ns = 0
