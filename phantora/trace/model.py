@@ -2,12 +2,19 @@
 
 Per rank it is a table of device work in host issue order, held in flat integer columns (a run has millions of rows).
 All times are integer nanoseconds of virtual time.
+
+Traces made by other tools know less than a recorded run. What they lack has a value of its own: a row with stream NO_STREAM is
+ordered by its dependencies alone, a row with device HOST_DEVICE is work of the CPU, and start_ns -1 means that no time was
+recorded (then the duration is that of the signature).
 """
 
 from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
+
+NO_STREAM = -1  # in RankTrace.stream
+HOST_DEVICE = -1  # in RankTrace.device
 
 
 @dataclass(slots=True)
@@ -84,6 +91,10 @@ class RankTrace:
     wait_begin_ns: array = field(default_factory=lambda: array("q"))
     wait_end_ns: array = field(default_factory=lambda: array("q"))
     wait_reason: list[str] = field(default_factory=list)
+    # where it stands among the rows (before row `wait_position`), on which host thread, and the rows whose end it waited for
+    wait_position: array = field(default_factory=lambda: array("q"))
+    wait_thread: array = field(default_factory=lambda: array("h"))
+    wait_rows: list[tuple[int, ...]] = field(default_factory=list)
     mark_ns: array = field(default_factory=lambda: array("q"))
     mark_name: list[str] = field(default_factory=list)
     mark_depth: array = field(default_factory=lambda: array("q"))  # +1 push, -1 pop, 0 instant
@@ -110,3 +121,4 @@ class Run:
     error: str | None = None
     stand_ins: dict[str, int] = field(default_factory=dict)  # where an unknown value was read -> how often
     notes: list[str] = field(default_factory=list)
+    source: str = "recorded"  # recorded | replayed | chakra | kineto | pytorch-et
