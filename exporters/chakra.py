@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 from phantora.exporters import chakra_schema as schema
 from phantora.exporters.chakra_graph import GraphNode, graph_nodes
+from phantora.exporters.chakra_metadata import seal, write_metadata
 from phantora.exporters.protobuf_rows import VARINT, field_bytes, field_varint, tag, varint
 
 from phantora.trace.model import CollectiveInfo, RankTrace, Run, SignatureInfo
@@ -43,13 +44,23 @@ def write_chakra(run: Run, directory: Path | str) -> Path:
     """
     folder = Path(directory) / "chakra"
     folder.mkdir(parents=True, exist_ok=True)
+    _remove_others(folder, {f"trace.{trace.rank}.et" for trace in run.ranks})
     groups = {str(i + 1): sorted(group.ranks) for i, group in enumerate(run.groups) if len(group.ranks) > 1}
     (folder / "comm_groups.json").write_text(json.dumps(groups) + "\n")
     blobs = [_signature_bytes(signature) for signature in run.signatures]
     for trace in run.ranks:
         with (folder / f"trace.{trace.rank}.et").open("wb", buffering=1 << 20) as file:
+            crc_at = write_metadata(run, trace, file)
             _RankWriter(run, trace, blobs, file).write()
+        seal(folder / f"trace.{trace.rank}.et", crc_at)
     return folder
+
+
+def _remove_others(folder: Path, names: set[str]) -> None:
+    """Traces of an earlier run with more ranks would be read as part of this one."""
+    for path in sorted(folder.glob("trace.*.et")):
+        if path.name not in names and path.name.split(".")[1].isdecimal():
+            path.unlink()
 
 
 def read_chakra(path: Path | str) -> Iterator[schema.Node]:
@@ -110,13 +121,7 @@ class _RankWriter:
         self.micros = _Micros()
 
     def write(self) -> None:
-        """Write the file."""
-        metadata = schema.GlobalMetadata(version=schema.SCHEMA_VERSION)
-        metadata.attr.add(name="rank", int64_val=self.trace.rank)
-        metadata.attr.add(name="world_size", int64_val=self.run.world_size)
-        metadata.attr.add(name="nproc_per_node", int64_val=self.run.nproc_per_node)
-        metadata.attr.add(name="host_end_ns", int64_val=self.trace.host_end_ns)
-        self._frame(metadata.SerializeToString())
+        """Write the nodes."""
         for node in graph_nodes(self.run, self.trace):
             self._frame(self._node_bytes(node))
 
@@ -222,8 +227,8 @@ def _add(node: schema.Node, name: str, **value: object) -> None:
 
 
 def _integer(name: str, value: int) -> bytes:
-    """An attribute with an int64_val (>= 0)."""
-    body = _INTEGER_STARTS[name] + varint(value)
+    """An attribute with an int64_val."""
+    body = _INTEGER_STARTS[name] + varint(value & (1 << 64) - 1)
     return b"\x52" + varint(len(body)) + body  # field 10, a message
 
 

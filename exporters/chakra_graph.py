@@ -10,6 +10,8 @@ parents are done (in ascending id). Three things keep its time right nevertheles
   'host gap' node of that length stands in the line of kernels; otherwise an edge from the kernel that ended last.
 * Waiting hosts. Work issued after the host waited for some work depends on that work.
 
+Work of the CPU in traces of other tools has no node: what waited for it was held back by the host, so there is a gap.
+
 Edges that exist only for these reasons are kept apart (`order_deps`), so that an importer can leave them out.
 """
 
@@ -22,8 +24,8 @@ from typing import Literal
 
 import numpy as np
 
-from phantora.trace.columns import as_int64, finished_rows
-from phantora.trace.model import CollectiveInfo, RankTrace, Run
+from phantora.trace.columns import as_int64, device_rows
+from phantora.trace.model import NO_STREAM, CollectiveInfo, RankTrace, Run
 
 NodeKind = Literal["kernel", "gap", "collective", "send", "recv"]
 
@@ -98,7 +100,7 @@ class _Graph:
         self.run, self.trace = run, trace
         self.signature, self.stream = trace.signature, trace.stream
         self.start, self.end, self.issue = trace.start_ns, trace.end_ns, trace.issue_ns
-        self.rows = finished_rows(trace)
+        self.rows = device_rows(trace)
         self.parents = self._row_parents()
         self.ids: dict[int, tuple[int, ...]] = {}  # row -> its nodes
         self.frontier = _Frontier()
@@ -130,7 +132,8 @@ class _Graph:
         for row in self.rows.tolist():
             key = (self.trace.device[row], self.stream[row])
             parents[row] = [last[key]] if key in last else []
-            last[key] = row
+            if key[1] != NO_STREAM:
+                last[key] = row
         for row, dependency in zip(self.trace.dependent, self.trace.dependency):
             if row in parents and dependency in parents and dependency not in parents[row]:
                 parents[row].append(dependency)
@@ -154,10 +157,14 @@ class _Graph:
         return [(row, collective) for _, _, row, collective in entries]
 
     def _host_waits(self) -> tuple[list[int], list[int]]:
-        """When the host's waits ended, and the row that each had waited for (-1: not device work)."""
+        """When the host's waits for its device ended, and the row that each had waited for (-1: not known)."""
         ends = as_int64(self.trace.end_ns)[self.rows]
         order = np.argsort(ends, kind="stable")
-        wait_ends = np.sort(as_int64(self.trace.wait_end_ns))
+        wait_ends = as_int64(self.trace.wait_end_ns)
+        blocked = wait_ends > as_int64(self.trace.wait_begin_ns)
+        if len(self.trace.wait_rows) == len(wait_ends):
+            blocked &= np.array([bool(rows) for rows in self.trace.wait_rows], bool)
+        wait_ends = np.sort(wait_ends[blocked])
         if not len(order) or not len(wait_ends):
             return [], []
         found = order[np.searchsorted(ends[order], wait_ends, side="right") - 1]

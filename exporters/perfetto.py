@@ -1,8 +1,9 @@
 """A recorded run as a Perfetto trace (open it at ui.perfetto.dev).
 
-One group of tracks per rank: one for the host, one per device stream, counters of memory; arrows join the members
-of a collective and lead from work to work that waited for it through an event. The file is written rank by rank, track
-by track, in blocks of rows: neither the trace nor a rank is ever whole in memory. Equal runs give equal bytes.
+One process per rank: a thread for its host, a track per device stream, counters of memory and links; arrows lead from
+launch to kernel, join the members of a collective, and lead from work to work that waited for it through an event. The
+file is written rank by rank, track by track, in blocks of rows: neither the trace nor a rank is ever whole in memory.
+Equal runs give equal bytes.
 """
 
 from __future__ import annotations
@@ -12,95 +13,98 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackDescriptor
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket
 from phantora.exporters import perfetto_layouts as layouts
-from phantora.exporters.lanes import disjoint_lanes, nesting_lanes
+from phantora.exporters.lanes import disjoint_lanes
+from phantora.exporters.perfetto_file import TraceFile
+from phantora.exporters.perfetto_host import blocked_name
+from phantora.exporters.perfetto_host_writer import HostWriter
 from phantora.exporters.perfetto_rank import (
-    Columns,
-    HostEvent,
-    blocked_name,
-    host_spans,
-    last_ns,
-    nested_events,
-    stream_title,
-    wait_name,
-)
-from phantora.exporters.perfetto_tables import CollectiveTable, Interned, KernelTable
-from phantora.exporters.protobuf_rows import Rows, varint_width
+    Columns, chosen_ranks, last_ns, rank_title, stream_title, tells_launches, wait_name,
+)  # fmt: skip
+from phantora.exporters.perfetto_tables import CollectiveTable, Interned, KernelTable, communication_name
+from phantora.exporters.protobuf_rows import BLOCK_ROWS, Rows, varint_width
 
-from phantora.errors import UserError
 from phantora.trace.columns import as_int64
+from phantora.trace.counters import CounterSeries
 from phantora.trace.model import RankTrace, Run
 
-_BLOCK_ROWS = 1 << 15
 _SHOWN_WAIT_NS = 1000  # a wait for the last member of a collective is drawn from this length on
+_LAUNCH_FLOWS = 1 << 40  # numbers of arrows from launches begin here
+_STREAM_ORDER, _MEMORY_ORDER, _COUNTER_ORDER = 1_000, 1_000_000, 2_000_000  # of the rows of a rank
 
 
-def write_perfetto(run: Run, path: Path | str, ranks: Sequence[int] | None = None) -> Path:
-    """Write the file `path` (by custom `trace.pftrace`) and return it. ranks: only these (default: all)."""
-    known = {trace.rank: trace for trace in run.ranks}
-    missing = [rank for rank in ranks or () if rank not in known]
-    if missing:
-        raise UserError(f"no rank {missing[0]} in this run (ranks: {', '.join(map(str, sorted(known)))})")
-    chosen = [known[rank] for rank in sorted(known if ranks is None else set(ranks))]
+def write_perfetto(
+    run: Run, path: Path | str, ranks: Sequence[int] | None = None, *, launches: bool = True,
+    counters: Sequence[CounterSeries] = (),
+) -> Path:  # fmt: skip
+    """Write the file `path` (by custom `trace.pftrace`) and return it.
+
+    ranks: only these (default: all). launches: draw a slice for each launch, with an arrow to what it launched; this
+    doubles the number of slices. counters: drawn below the streams of their ranks. UserError for a rank that is not in
+    the run.
+    """
+    chosen = chosen_ranks(run, ranks)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb", buffering=1 << 20) as file:
-        _TraceWriter(run, chosen, file).write()
+        _TraceWriter(run, chosen, launches, counters, file).write()
     return path
 
 
 class _TraceWriter:
     """Writes one file: texts first, then rank by rank its tracks and the rows on them."""
 
-    def __init__(self, run: Run, ranks: list[RankTrace], file: BinaryIO) -> None:
-        self.run, self.ranks, self.file = run, ranks, file
+    def __init__(
+        self, run: Run, ranks: list[RankTrace], launches: bool, counters: Sequence[CounterSeries], file: BinaryIO
+    ) -> None:
+        self.run, self.ranks, self.file, self.counters = run, ranks, file, counters
+        self.trace_file = TraceFile(file)
+        self.launches = launches and tells_launches(ranks)
         self.texts = Interned()
         self.kernels = KernelTable.of(run.signatures, self.texts)
         self.collectives = CollectiveTable.of(run, ranks, self.texts)
         self._number_other_texts()
+        last = max([last_ns(run, ranks), *(int(c.times_ns[-1]) for c in counters if len(c.times_ns))])
         widths = layouts.Widths(
-            time=varint_width(last_ns(run, ranks)),
+            time=varint_width(last),
             name=varint_width(len(self.texts.names.numbers)),
             string=varint_width(len(self.texts.strings.numbers)),
         )
-        self.kernel_rows = self._filled_kernel_rows(layouts.kernel_layout(widths, self.texts.argument_names))
-        self.communication_layout = layouts.communication_layout(widths, self.texts.argument_names)
+        arguments = self.texts.argument_names
+        self.kernel_rows = self._filled_kernel_rows(layouts.kernel_layout(widths, arguments, self.launches))
+        self.communication_layout = layouts.communication_layout(widths, arguments, self.launches)
         self.event_layout = layouts.event_layout(widths)
+        self.host = HostWriter(run, self.trace_file, self.texts, self.kernels.columns["name"], widths, self.launches)
         self.counter_layout = layouts.counter_layout(widths)
-        self.num_tracks = 0
+        self.rate_layout = layouts.rate_layout(widths)
         self.next_flow = len(run.collectives) + 1
+        self.launch_flow = _LAUNCH_FLOWS  # that of the first row of the present rank
 
     def write(self) -> None:
         """Write the whole trace."""
         self._write_interned()
+        self.trace_file.root()
         for trace in self.ranks:
-            parent = self._write_rank(trace)
-            self._write_host(trace, parent)
+            parent = self.trace_file.process(trace.rank, rank_title(self.run, trace.rank))
+            self.host.write(trace, parent, self.launch_flow)
             self._write_streams(trace, parent)
             self._write_memory(trace, parent)
+            self._write_counters(trace, parent)
+            self.launch_flow += len(trace.issue_ns)
 
     # texts
 
     def _number_other_texts(self) -> None:
         names, categories = self.texts.names, self.texts.categories
-        for category in ("communication", "wait", "blocked", "range"):
+        for category in ("communication", "wait", "blocked", "range", "launch"):
             categories.number(category)
         for trace in self.ranks:
             for name in dict.fromkeys([*map(blocked_name, trace.wait_reason), *trace.mark_name]):
                 names.number(name)
             names.number(wait_name(trace.rank))
             for parts in dict.fromkeys(trace.work_collectives):
-                names.number(self._communication_name(trace.rank, parts))
-
-    def _communication_name(self, rank: int, parts: tuple[int, ...]) -> str:
-        infos = [self.run.collectives[i] for i in parts]
-        if not infos:
-            return "communication"
-        if all(info.kind == "send_recv" for info in infos):
-            words = [f"send to {c.ranks[1]}" if c.ranks[0] == rank else f"recv from {c.ranks[0]}" for c in infos]
-            return ", ".join(words) if len(words) <= 2 else f"{words[0]}, ... ({len(words)})"
-        return infos[0].kind if len(infos) == 1 else f"{infos[0].kind} x{len(infos)}"
+                names.number(communication_name(self.run, trace.rank, parts))
 
     def _filled_kernel_rows(self, layout: layouts.Layout) -> Rows:
         rows = layout.rows(len(self.run.signatures))
@@ -119,56 +123,7 @@ class _TraceWriter:
                 table.add(iid=number, name=text)
         for text, number in self.texts.strings.numbers.items():
             packet.interned_data.debug_annotation_string_values.add(iid=number, str=text.encode())
-        self._write_packet(packet)
-
-    # tracks
-
-    def _write_packet(self, packet: TracePacket) -> None:
-        self.file.write(Trace(packet=[packet]).SerializeToString(deterministic=True))
-
-    def _write_track(self, parent: int, name: str, order: int, *, share_axis: str = "", group: bool = False) -> int:
-        """share_axis: make it a counter of bytes whose scale is that of its siblings with the same text."""
-        self.num_tracks += 1
-        track = TrackDescriptor(uuid=self.num_tracks, name=name, sibling_order_rank=order)
-        if parent:
-            track.parent_uuid = parent
-        if group:
-            track.child_ordering = TrackDescriptor.EXPLICIT
-            track.sibling_merge_behavior = TrackDescriptor.SIBLING_MERGE_BEHAVIOR_NONE
-        if share_axis:
-            track.counter.unit = track.counter.UNIT_SIZE_BYTES
-            track.counter.y_axis_share_key = share_axis
-        self._write_packet(TracePacket(trusted_packet_sequence_id=1, track_descriptor=track))
-        return self.num_tracks
-
-    def _write_rank(self, trace: RankTrace) -> int:
-        """The row that holds the rows of a rank, its number padded, as the user interface sorts these rows by name.
-
-        Not a Perfetto process: those are sorted by number of slices and shown with a process id behind the name.
-        """
-        node, gpu = divmod(trace.rank, max(self.run.nproc_per_node, 1))
-        digits = len(str(max(self.run.world_size - 1, 0)))
-        return self._write_track(0, f"rank {trace.rank:0{digits}d} · node {node} GPU {gpu}", trace.rank, group=True)
-
-    # host
-
-    def _write_host(self, trace: RankTrace, parent: int) -> None:
-        spans, instants = host_spans(trace)
-        lanes = nesting_lanes(spans) or [[]]
-        for number, lane in enumerate(lanes):
-            track = self._write_track(parent, "host" if number == 0 else f"host (thread {number + 1})", number)
-            self._write_events(nested_events(lane) + ([] if number else instants), track)
-
-    def _write_events(self, events: list[HostEvent], track: int) -> None:
-        if not events:
-            return
-        names, categories = self.texts.names.numbers, self.texts.categories.numbers
-        numbers = np.array([(t, kind, names[name], categories[cat]) for t, kind, name, cat in events], np.int64)
-        rows = self.event_layout.rows(len(events))
-        for column, values in zip(("time", "type", "name", "category"), numbers.T):
-            rows.put(column, values)
-        rows.put("track", track)
-        self.file.write(memoryview(rows.matrix).cast("B"))
+        self.trace_file.packet(packet)
 
     # device work
 
@@ -176,28 +131,33 @@ class _TraceWriter:
         columns = Columns.of(trace)
         flows = self._flows(trace, columns)
         for order, (device, stream, communication, index) in enumerate(columns.tracks()):
-            title = stream_title(trace, device if columns.several_devices else None, stream, communication)
+            title = stream_title(
+                trace, device if columns.several_devices or device < 0 else None, stream, communication
+            )
             lanes = disjoint_lanes(columns.start_ns[index], columns.end_ns[index])
             for lane in range(int(lanes.max()) + 1):
                 name = title if lane == 0 else f"{title} (overlap {lane})"
-                track = self._write_track(parent, name, 100 + order)
+                track = self.trace_file.track(parent, name, _STREAM_ORDER + order)
                 self._write_slices(trace, columns, index[lanes == lane], track, communication, flows)
 
     def _write_slices(
         self, trace: RankTrace, columns: Columns, index: np.ndarray, track: int, communication: bool,
         flows: dict[int, bytes],
     ) -> None:  # fmt: skip
-        for at in range(0, len(index), _BLOCK_ROWS):
-            block = index[at : at + _BLOCK_ROWS]
+        for at in range(0, len(index), BLOCK_ROWS):
+            block = index[at : at + BLOCK_ROWS]
             if communication:
                 rows, waits = self._communication_rows(trace, columns, block, track)
             else:
                 rows, waits = self.kernel_rows.take(columns.signature[block]), {}
             rows.put("begin", columns.start_ns[block])
             rows.put("end", columns.end_ns[block])
-            rows.put("queued_ns", np.maximum(columns.start_ns[block] - columns.issue_ns[block], 0))
+            issued = columns.issue_ns[block]
+            rows.put("queued_ns", np.where(issued >= 0, np.maximum(columns.start_ns[block] - issued, 0), 0))
             rows.put("track", track)
             rows.put("end_track", track)
+            if self.launches:
+                rows.put_fixed("launch_flow", self.launch_flow + block)
             arrows = {i: flows[row] for i, row in enumerate(block.tolist()) if row in flows} if flows else {}
             self.file.writelines(rows.pieces("event", arrows, waits))
 
@@ -211,7 +171,7 @@ class _TraceWriter:
         rows = self.communication_layout.rows(len(block))
         for name, values in table.columns.items():
             rows.put(name, values[first])
-        rows.put("name", np.array([names[self._communication_name(trace.rank, parts)] for parts in works]))
+        rows.put("name", np.array([names[communication_name(self.run, trace.rank, parts)] for parts in works]))
         rows.put("bytes", np.array([sum(self.run.collectives[c].bytes for c in parts) for parts in works]))
         rows.put("num_coalesced", np.array([len(parts) for parts in works]))
         rows.put("category", self.texts.categories.numbers["communication"])
@@ -258,16 +218,26 @@ class _TraceWriter:
             suffix = f" (device {device})" if device else ""
             for order, column in enumerate(("allocated", "reserved")):
                 values = as_int64(trace.allocated_bytes if order == 0 else trace.reserved_bytes)[on_device]
-                track = self._write_track(
-                    parent, f"memory {column}{suffix}", 200 + 2 * device + order, share_axis=f"memory {device}"
-                )
+                order_of = _MEMORY_ORDER + 2 * device + order
+                name = f"memory {column}{suffix}"
+                track = self.trace_file.counter(parent, name, order_of, unit="bytes", axis=f"memory {device}")
                 changed = np.flatnonzero(np.diff(values, prepend=-1))
                 self._write_counter(times[on_device][changed], values[changed], track)
 
+    def _write_counters(self, trace: RankTrace, parent: int) -> None:
+        for order, series in enumerate(counter for counter in self.counters if counter.rank == trace.rank):
+            track = self.trace_file.counter(
+                parent, series.name, _COUNTER_ORDER + order, unit=series.unit, axis=series.axis
+            )
+            self._write_counter(series.times_ns, series.values, track)
+
     def _write_counter(self, times: np.ndarray, values: np.ndarray, track: int) -> None:
-        for at in range(0, len(times), _BLOCK_ROWS):
-            rows = self.counter_layout.rows(len(times[at : at + _BLOCK_ROWS]))
-            rows.put("time", times[at : at + _BLOCK_ROWS])
-            rows.put("value", values[at : at + _BLOCK_ROWS])
+        is_integer = np.issubdtype(values.dtype, np.integer)
+        for at in range(0, len(times), BLOCK_ROWS):
+            layout = self.counter_layout if is_integer else self.rate_layout
+            rows = layout.rows(len(times[at : at + BLOCK_ROWS]))
+            rows.put("time", times[at : at + BLOCK_ROWS])
+            put = rows.put if is_integer else rows.put_double
+            put("value", values[at : at + BLOCK_ROWS])
             rows.put("track", track)
-            self.file.write(memoryview(rows.matrix).cast("B"))
+            self.trace_file.rows(rows)

@@ -1,17 +1,17 @@
-"""What one rank has to show: its work as arrays, by track; its host's spans; the titles of its rows."""
+"""What one rank has to show of its device: its work as arrays, by track, and the titles of the rows."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from phantora.exporters import perfetto_layouts as layouts
 
+from phantora.cluster.placement import Placement
+from phantora.cluster.spec import Cluster
+from phantora.errors import UserError
 from phantora.trace.columns import as_int64, finished_rows
-from phantora.trace.model import RankTrace, Run
-
-Span = tuple[int, int, str, str]  # begin_ns, end_ns, name, category
-HostEvent = tuple[int, int, str, str]  # time_ns, TrackEvent.Type, name, category
+from phantora.trace.model import HOST_DEVICE, NO_STREAM, RankTrace, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,40 @@ def last_ns(run: Run, ranks: list[RankTrace]) -> int:
     return max(lasts)
 
 
-def blocked_name(reason: str) -> str:
-    """Title of a span in which the host waited."""
-    return f"{reason} synchronize" if reason in ("stream", "event", "device") else reason
+def location(run: Run, rank: int) -> tuple[int, int]:
+    """(node, GPU of the node) of a rank, on the cluster where that is known."""
+    per_node = max(run.nproc_per_node, 1)
+    if not isinstance(run.cluster, Cluster):
+        return divmod(rank, per_node)
+    placement = Placement(run.cluster, -(-run.world_size // per_node), per_node)
+    return divmod(placement.gpu(rank), run.cluster.gpus_per_node)
+
+
+def rank_title(run: Run, rank: int) -> str:
+    """'rank 03 (host 0, GPU 3)'; padded, as an older user interface puts ranks with equally many slices in order of
+    names."""
+    digits = len(str(max(run.world_size - 1, 0)))
+    if run.nproc_per_node < 1:
+        return f"rank {rank:0{digits}d}"  # a foreign trace does not say where
+    node, gpu = location(run, rank)
+    return f"rank {rank:0{digits}d} (host {node}, GPU {gpu})"
+
+
+def chosen_ranks(run: Run, ranks: Sequence[int] | None) -> list[RankTrace]:
+    """The traces of `ranks` (None: all) in order; UserError for one that is not in the run."""
+    known = {trace.rank: trace for trace in run.ranks}
+    missing = [rank for rank in ranks or () if rank not in known]
+    if missing:
+        raise UserError(f"no rank {missing[0]} in this run (ranks: {', '.join(map(str, sorted(known)))})")
+    return [known[rank] for rank in sorted(known if ranks is None else set(ranks))]
+
+
+def tells_launches(ranks: Sequence[RankTrace]) -> bool:
+    """Whether it is known when work was launched: some traces tell of no host, some have no times at all."""
+    issued = [trace.issue_ns for trace in ranks if len(trace.issue_ns)]
+    return all(min(column) >= 0 for column in issued) and any(
+        len(finished_rows(trace)) for trace in ranks if len(trace.issue_ns)
+    )
 
 
 def wait_name(rank: int) -> str:
@@ -80,40 +111,17 @@ def wait_name(rank: int) -> str:
 
 
 def stream_title(trace: RankTrace, device: int | None, stream: int, communication: bool) -> str:
-    """Title of a stream's row; device: only when the rank has several."""
-    title = "stream 0 (default)" if stream == 0 else f"stream {stream}"
-    if communication:
-        title = f"nccl {trace.comm_streams.get(stream, f'(stream {stream})')}"
-    return title if device is None else f"device {device} {title}"
+    """Title of a stream's row; device: only when it is not the rank's one GPU.
 
-
-def host_spans(trace: RankTrace) -> tuple[list[Span], list[HostEvent]]:
-    """(begin, end, name, category) of waits and ranges, and instants as events."""
-    spans = [
-        (begin, end, blocked_name(reason), "blocked")
-        for begin, end, reason in zip(trace.wait_begin_ns, trace.wait_end_ns, trace.wait_reason)
-    ]
-    instants, stack = [], []
-    for time, name, depth in zip(trace.mark_ns, trace.mark_name, trace.mark_depth):
-        if depth > 0:
-            stack.append((time, name))
-        elif depth == 0:
-            instants.append((time, layouts.INSTANT, name, "range"))
-        elif stack:
-            begin, opened = stack.pop()
-            spans.append((begin, time, opened, "range"))
-    spans += [(begin, max(begin, trace.host_end_ns), name, "range") for begin, name in stack]
-    return spans, instants
-
-
-def nested_events(spans: list[Span]) -> list[HostEvent]:
-    """BEGIN and END events of spans that nest, in an order that keeps them nested."""
-    events, stack = [], []
-    for begin, end, name, category in spans:
-        while stack and stack[-1][0] <= begin:
-            closed_at, *what = stack.pop()
-            events.append((closed_at, layouts.SLICE_END, *what))
-        events.append((begin, layouts.SLICE_BEGIN, name, category))
-        stack.append((end, name, category))
-    events += [(end, layouts.SLICE_END, *what) for end, *what in reversed(stack)]
-    return events
+    An older user interface (52) puts the rows of a process in order of their titles: streams come before NIC, NVLink,
+    memory.
+    """
+    title = {0: "GPU stream 0 (default)", NO_STREAM: "GPU, no stream"}.get(stream, f"GPU stream {stream}")
+    if device == HOST_DEVICE:
+        title = "CPU" if stream == NO_STREAM else f"CPU stream {stream}"
+    elif device is not None:
+        title = title.replace("GPU", f"GPU {device}", 1)
+    if not communication:
+        return title
+    group = trace.comm_streams.get(stream)
+    return f"{title}: nccl" if group is None else f"{title}: nccl group {group}"

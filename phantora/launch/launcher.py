@@ -14,6 +14,7 @@ from phantora.engine.server import signal_name
 from phantora.launch import process_tree
 from phantora.launch.options import JobOptions
 
+_COMMAND_S = 60.0  # the user's own launcher may take this long to end after its last rank
 _KILL_S = 3.0  # the warm parent may take this long to end the ranks
 
 
@@ -26,7 +27,8 @@ class Launcher:
         process_tree.become_subreaper()
         self.control, theirs = socket.socketpair()
         fds = [theirs.fileno(), *pipes.values()]
-        command = [sys.executable, "-m", "phantora.launch.warm_parent", str(theirs.fileno())]
+        parent = "command_parent" if options.launch_command else "warm_parent"
+        command = [sys.executable, "-m", f"phantora.launch.{parent}", str(theirs.fileno())]
         # Its own session: the terminal's Ctrl-C reaches this process only, which ends the others in order.
         self.process = subprocess.Popen(
             command, pass_fds=fds, stdin=subprocess.DEVNULL, start_new_session=True, env=_environment()
@@ -44,6 +46,8 @@ class Launcher:
         except OSError:
             pass  # it is gone already, which reports() tells
         self._buffer = b""
+        self.is_command = bool(options.launch_command)
+        self.command_code: int | None = None  # how the user's own launcher ended
 
     def reports(self) -> list[dict[str, Any]] | None:
         """What the parent has said since (called when `control` is readable); None when it is gone."""
@@ -54,7 +58,10 @@ class Launcher:
         if not data:
             return None
         *lines, self._buffer = (self._buffer + data).split(b"\n")
-        return [json.loads(line) for line in lines]
+        reports = [json.loads(line) for line in lines]
+        for report in reports:
+            self.command_code = report.get("command", self.command_code)
+        return reports
 
     def how_it_ended(self) -> str:
         """Of the warm parent, for a message: '' or ' (killed by SIGKILL)'."""
@@ -85,13 +92,26 @@ class Launcher:
         self.process.wait()
         process_tree.kill_descendants(self._not_ours)
 
-    def wait(self) -> None:
-        """After a run that ended well: let the parent end by itself."""
+    def wait(self) -> int:
+        """After a run that ended well: let the parent end by itself. The exit code of the user's own launcher, 0 without one."""
         try:
-            self.process.wait(timeout=5)
+            self._await_command() if self.is_command else self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             pass
         self.kill()
+        code = self.command_code or 0
+        return code if code >= 0 else 128 - code
+
+    def _await_command(self) -> None:
+        """Launchers look for the ends of their ranks now and then."""
+        deadline = time.monotonic() + _COMMAND_S
+        self.control.settimeout(0.2)
+        while self.command_code is None and time.monotonic() < deadline:
+            try:
+                if self.reports() is None:
+                    return
+            except TimeoutError:
+                pass
 
 
 def _environment() -> dict[str, str]:

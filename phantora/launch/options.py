@@ -7,6 +7,8 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+COMMAND = -1  # stands for the user's own launcher where a rank stands else
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
@@ -28,11 +30,19 @@ class JobOptions:
     """'0', 'all', 'none', or a comma-separated list."""
     host_time: str = "modelled"
     """'modelled' or 'measured'."""
+    prices: str = ""
+    """A table of `phantora calibrate` instead of the shipped one (absolute path), '' for the latter."""
+    price_table: str = ""
+    """What was measured in that table, for the report."""
     contention: tuple[float, float] | None = None
     """How many times slower kernels beside a collective and a collective beside kernels are; None: not at all."""
     chakra: bool = True
     perfetto: bool = True
     perfetto_ranks: tuple[int, ...] | None = None
+    perfetto_launches: bool = True
+    """Draw a slice for each launch in trace.pftrace."""
+    launch_command: tuple[str, ...] = ()
+    """The user's own launcher, which starts the ranks; then script is empty and the world is what the first rank says."""
     command: tuple[str, ...] = field(default=())
     """The command line, for the report."""
 
@@ -46,8 +56,16 @@ class JobOptions:
     def world_size(self) -> int:
         return self.nnodes * self.nproc_per_node
 
+    def with_world(self, world_size: int, nproc_per_node: int) -> JobOptions:
+        """The same job on so many ranks. ValueError when the last node would not be full."""
+        if nproc_per_node < 1 or world_size % nproc_per_node:
+            raise ValueError(f"{world_size} ranks are not a whole number of nodes of {nproc_per_node}")
+        return dataclasses.replace(self, nnodes=world_size // nproc_per_node, nproc_per_node=nproc_per_node)
+
     def shown_ranks(self) -> frozenset[int]:
         """The ranks whose output appears on the terminal."""
+        if self.launch_command:
+            return frozenset((COMMAND,))
         if self.ranks_on_terminal == "all":
             return frozenset(range(self.world_size))
         if self.ranks_on_terminal == "none":
@@ -55,8 +73,8 @@ class JobOptions:
         return frozenset(int(number) for number in self.ranks_on_terminal.split(","))
 
     def rank_log(self, rank: int, stream: str) -> Path:
-        """Where the output of a rank goes; stream is 'stdout', 'stderr' or 'stacks'."""
-        return Path(self.log_dir) / f"rank_{rank}" / f"{stream}.log"
+        """Where the output of a rank (or COMMAND) goes; stream is 'stdout', 'stderr' or 'stacks'."""
+        return Path(self.log_dir) / ("command" if rank == COMMAND else f"rank_{rank}") / f"{stream}.log"
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -64,7 +82,7 @@ class JobOptions:
     @classmethod
     def from_json(cls, text: str) -> JobOptions:
         fields = json.loads(text)
-        for name in ("script_args", "command", "perfetto_ranks", "contention"):
+        for name in ("script_args", "launch_command", "command", "perfetto_ranks", "contention"):
             if fields[name] is not None:
                 fields[name] = tuple(fields[name])
         return cls(**fields)

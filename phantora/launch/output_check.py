@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from phantora.errors import UserError
-from phantora.launch.options import JobOptions
+from phantora.launch.options import COMMAND, JobOptions
 from phantora.launch.texts import printable
 
 
@@ -21,7 +21,7 @@ def prepare_output(options: JobOptions) -> None:
     if options.chakra and (out / "chakra").exists():
         _make_folder("--out", out / "chakra")
     option = "--out" if Path(options.log_dir) == out / "logs" else "--log-dir"
-    for rank in range(options.world_size):
+    for rank in (COMMAND,) if options.launch_command else range(options.world_size):
         _make_folder(option, options.rank_log(rank, "stdout").parent)
         for stream in ("stdout", "stderr", "stacks"):
             _check_file(options.rank_log(rank, stream))

@@ -46,6 +46,11 @@ def children_of(parent: int) -> list[int]:
     return sorted(pid for pid, (above, state) in _processes().items() if above == parent and state not in "ZX")
 
 
+def zombies_of(parent: int) -> list[int]:
+    """Its children that have ended and are not reaped yet, ascending."""
+    return sorted(pid for pid, (above, state) in _processes().items() if above == parent and state == "Z")
+
+
 def descendants_of(root: int, without: Iterable[int] = ()) -> list[int]:
     """Living processes below `root`, ascending; not those of the subtrees of `without`."""
     processes, excluded = _processes(), frozenset(without)

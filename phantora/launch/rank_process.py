@@ -34,8 +34,8 @@ def run_rank(options: JobOptions, rank: int, endpoint: str, pipes: dict[tuple[in
     _configure_torch(rank)
     set_up_rank(options, rank)
     seed_generators(rank)
-    session.attach(connection, rank, options.world_size)
-    _patch_exit()
+    session.attach(connection, rank, options.world_size, options.nproc_per_node)
+    patch_exit()
     code, error = _run_script(options)
     _leave(code, error)
 
@@ -171,7 +171,7 @@ def _leave(code: int, error: str | None) -> NoReturn:
     raise AssertionError("unreachable")
 
 
-def _patch_exit() -> None:
+def patch_exit() -> None:
     """os._exit in the script ends the rank at once, but what was recorded is delivered first."""
     from phantora.intercept import session
 

@@ -12,12 +12,12 @@ from phantora.launch.options import JobOptions
 
 def arm_interception(options: JobOptions, on_torch_ready: tuple[Callable[[], None], ...] = ()) -> None:
     """Before `import torch`. UserError when the device cannot be built here (no compiler, unsupported torch)."""
-    from phantora.compute import Pricer
+    from phantora.compute.pricer import Pricer, price_table
     from phantora.intercept import boot, clock_patches, session
 
     cluster = load_cluster(options.cluster)
     clock_patches.install()
-    session.set_pricer(Pricer(cluster.gpu, cluster.host))
+    session.set_pricer(Pricer(cluster.gpu, cluster.host, price_table(options.prices) if options.prices else None))
     boot.arm(boot_config(cluster, options, on_torch_ready))
 
 

@@ -32,6 +32,7 @@ def write_results(run: Run, options: JobOptions) -> Written:
     """summary.json and the traces. A partial run is written as far as it was recorded."""
     out, written = Path(options.out), Written()
     _write(written, "summary", out / "summary.json", lambda: _summary(run, out))
+    _write(written, "operators", out / "operators.jsonl", lambda: _operators(run, out))
     if options.chakra:
         _write(written, "chakra", out / "chakra", lambda: _chakra(run, out))
     if options.perfetto:
@@ -56,16 +57,26 @@ def _summary(run: Run, out: Path) -> Path:
     return write_summary(run, out)
 
 
+def _operators(run: Run, out: Path) -> Path:
+    from phantora.report.operators import write_operators
+
+    return write_operators(run, out)
+
+
 def _chakra(run: Run, out: Path) -> Path:
+    from phantora.exporters.astra_config import write_astra_configs
     from phantora.exporters.chakra import write_chakra
 
-    return write_chakra(run, out)
+    folder = write_chakra(run, out)
+    write_astra_configs(run, folder)
+    return folder
 
 
 def _perfetto(run: Run, path: Path, options: JobOptions) -> Path:
     from phantora.exporters.perfetto import write_perfetto
+    from phantora.report.link_use import link_counters
 
     ranks = options.perfetto_ranks
     if ranks is None:
         ranks = tuple(range(min(options.world_size, _MAX_PERFETTO_RANKS)))
-    return write_perfetto(run, path, ranks)
+    return write_perfetto(run, path, ranks, launches=options.perfetto_launches, counters=link_counters(run, ranks))

@@ -35,9 +35,11 @@ def run_job(options: JobOptions) -> int:
 
 
 def _run_job(options: JobOptions, interrupts: Interrupts) -> int:
-    progress = Progress(options)
+    progress = Progress()
     with progress:
-        result = Job(options, progress.write, progress.update, progress.warn, interrupts).run()
+        job = Job(options, progress.write, progress.update, progress.warn, interrupts)
+        result = job.run()
+        options = job.options  # of a user's own launcher: with the world that it made
     if result.is_user_error:
         terminal.say(f"phantora: {result.error}")
         return result.exit_code
@@ -83,8 +85,7 @@ def _error_text(result: JobResult, options: JobOptions) -> str:
 class Progress:
     """A line in virtual time while the job runs (on a terminal only), with the ranks' output above it."""
 
-    def __init__(self, options: JobOptions) -> None:
-        self._world_size = options.world_size
+    def __init__(self) -> None:
         self._started = time.monotonic()
         self._drawn_at = 0.0
         self._line_is_open = False
@@ -135,11 +136,11 @@ class Progress:
         work = sum(len(rank.timeline.trace.start_ns) for rank in simulation.ranks)
         clock_ns = max(rank.timeline.clock_ns for rank in simulation.ranks)
         if not started:
-            text = f"starting {self._world_size} rank{'s' if self._world_size > 1 else ''} ..."
+            text = f"starting {len(states)} rank{'s' if len(states) > 1 else ''} ..."
         else:
             text = (
                 f"virtual {clock_ns / 1e9:.3f} s · real {now - self._started:.1f} s · {work:,} kernels and collectives · "
-                f"{finished} of {self._world_size} ranks done"
+                f"{finished} of {len(states)} ranks done"
             )
         from rich.text import Text
 

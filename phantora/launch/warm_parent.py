@@ -28,8 +28,8 @@ def main() -> None:
     """`python -m phantora.launch.warm_parent FD`: FD is the control socket; one JSON line says what to run."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command hears Ctrl-C, and says what is to end
     control = socket.socket(fileno=int(sys.argv[1]))
-    request = _read_line(control)
-    options = JobOptions.from_json(json.dumps(request["options"]))
+    request = read_line(control)
+    options = options_of(request)
     process_tree.become_subreaper()
     warm_parent = os.getpid()
     signal.signal(signal.SIGTERM, lambda *_: _end_now(request["endpoint"], warm_parent))
@@ -37,10 +37,10 @@ def main() -> None:
     try:
         _warm_up(options)
     except UserError as error:
-        _report(control, {"error": str(error), "code": 2})
+        report(control, {"error": str(error), "code": 2})
         return
     except BaseException:
-        _report(control, {"error": "the simulated device could not be set up:\n" + traceback.format_exc(), "code": 1})
+        report(control, {"error": "the simulated device could not be set up:\n" + traceback.format_exc(), "code": 1})
         return
     pipes = {(rank, stream): fd for rank, stream, fd in request["pipes"]}
     process_tree.outlive_parent()  # from here on the closed control socket says it, so that the ranks' children end too
@@ -49,7 +49,7 @@ def main() -> None:
         os.close(fd)
     _wait(control, ranks)
     process_tree.kill_descendants()
-    if not _is_engine_there(control):
+    if not is_engine_there(control):
         remove_directory(request["endpoint"])
 
 
@@ -60,7 +60,7 @@ def _end_now(endpoint: str, warm_parent: int) -> None:
     os._exit(128 + signal.SIGTERM)
 
 
-def _is_engine_there(control: socket.socket) -> bool:
+def is_engine_there(control: socket.socket) -> bool:
     try:
         return control.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) != b""
     except BlockingIOError:
@@ -164,10 +164,14 @@ def _reap(control: socket.socket, ranks: dict[int, int]) -> None:
     if ended:
         process_tree.kill_descendants(without=ranks)  # what they left behind: loader workers, servers
     for rank, status in ended:
-        _report(control, {"rank": rank, "status": status})
+        report(control, {"rank": rank, "status": status})
 
 
-def _read_line(control: socket.socket) -> dict[str, Any]:
+def options_of(request: dict[str, Any]) -> JobOptions:
+    return JobOptions.from_json(json.dumps(request["options"]))
+
+
+def read_line(control: socket.socket) -> dict[str, Any]:
     data = b""
     while not data.endswith(b"\n"):
         chunk = control.recv(1 << 16)
@@ -177,7 +181,7 @@ def _read_line(control: socket.socket) -> dict[str, Any]:
     return json.loads(data)
 
 
-def _report(control: socket.socket, message: dict[str, Any]) -> None:
+def report(control: socket.socket, message: dict[str, Any]) -> None:
     try:
         control.sendall(json.dumps(message).encode() + b"\n")
     except OSError:

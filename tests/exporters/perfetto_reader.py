@@ -26,8 +26,13 @@ class Parsed:
     instants: list[Slice]
 
     def path(self, uuid):
-        """'rank 0 · node 0 GPU 0/stream 0 (default)'."""
+        """'rank 0 (host 0, GPU 0)/stream 0 (default)'."""
         track = self.tracks[uuid]
+        if track.HasField("process"):
+            return track.process.process_name
+        if track.HasField("thread"):
+            process = next(t for t in self.tracks.values() if t.process.pid == track.thread.pid)
+            return f"{process.process.process_name}/{track.thread.thread_name}"
         return (self.path(track.parent_uuid) + "/" if track.parent_uuid else "") + track.name
 
     def on(self, path):
@@ -64,7 +69,9 @@ def _event(packet, texts, result, stacks):
     event, stack = packet.track_event, stacks.setdefault(packet.track_event.track_uuid, [])
     assert event.track_uuid in result.tracks
     if event.type == TrackEvent.TYPE_COUNTER:
-        result.counters.setdefault(event.track_uuid, []).append((packet.timestamp, event.counter_value))
+        result.counters.setdefault(event.track_uuid, []).append(
+            (packet.timestamp, event.counter_value or event.double_counter_value)
+        )
         return
     if event.type == TrackEvent.TYPE_SLICE_END:
         stack.pop().end_ns = packet.timestamp

@@ -198,6 +198,10 @@ def test_same_bytes_as_mlc_chakra(tmp_path):
         theirs = et_def.Node.FromString(node.SerializeToString())
         assert theirs.SerializeToString() == node.SerializeToString()
         assert [a.WhichOneof("value") for a in theirs.attr] == [a.WhichOneof("value") for a in node.attr]
+    data = files[0].read_bytes()
+    at = next(i for i, byte in enumerate(data) if byte < 128) + 1  # behind the length of the first message
+    size = sum((byte & 127) << 7 * i for i, byte in enumerate(data[:at]))
+    assert et_def.GlobalMetadata.FromString(data[at : at + size]).SerializeToString() == data[at : at + size]
 
 
 def test_reads_traces_of_astra_sim(tmp_path):
@@ -210,3 +214,25 @@ def test_reads_traces_of_astra_sim(tmp_path):
     nodes = list(read_chakra(tmp_path / "x.et"))
     assert nodes and all(node.id >= 0 for node in nodes)
     assert any("comm_size" in attributes(node) for node in nodes)
+
+
+def test_traces_of_an_earlier_run_with_more_ranks_go_away(tmp_path):
+    exported(made_up_run(num_steps=1), tmp_path)
+    (tmp_path / "chakra" / "trace.mine.et").write_bytes(b"")
+    exported(made_up_run(num_steps=1, world_size=2), tmp_path)
+    assert sorted(path.name for path in (tmp_path / "chakra").glob("*.et")) == ["trace.0.et", "trace.1.et", "trace.mine.et"]
+
+
+def test_work_of_the_cpu_becomes_a_gap(tmp_path):
+    """A kernel that waited 50 us for CPU work, as traces of other tools have it, is held back by a gap of that length."""
+    b = Builder(1)
+    b.kernel(ADD)
+    cpu = b.kernel(MM, stream=2)
+    b.kernel(ADD, stream=3, after=(cpu,))
+    run = b.finish()
+    run.ranks[0].device[cpu] = -1
+    run.ranks[0].host_end_ns = 0
+    files, groups = exported(run, tmp_path)
+    assert check_astra_safe(files, groups) == []
+    assert [node.name for node in read_chakra(files[0])] == ["host gap", "aten::add", "host gap", "aten::add"]
+    assert finish_times_ns(files)[0] == pytest.approx(max(run.ranks[0].end_ns), abs=1000)

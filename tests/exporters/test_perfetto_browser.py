@@ -93,7 +93,7 @@ def test_counts_and_durations(query):
     run = made_up_run()
     for is_kernel, where in (
         (False, "category = 'communication'"),
-        (True, "category not in ('communication', 'wait', 'blocked', 'range')"),
+        (True, "category not in ('communication', 'wait', 'blocked', 'range', 'launch')"),
     ):
         durations = [
             trace.end_ns[row] - trace.start_ns[row]
@@ -116,14 +116,26 @@ def test_arrows_join_members_and_lead_to_what_waited(query):
              where a.category = 'communication' and b.category = 'communication' group by 1, 2"""
     assert query(sql) == [("communication", "communication", 3 * len(run.collectives))]
     sql = """select min(a.ts + a.dur = b.ts), count(*) from flow join slice a on a.id = slice_out
-             join slice b on b.id = slice_in where b.category != 'communication' or a.category != 'communication'"""
+             join slice b on b.id = slice_in where not (b.category = 'communication' and a.category = 'communication')
+             and a.category != 'launch'"""
     [(exact, count)] = query(sql)
     assert exact == 1 and count > 0
 
 
-def test_tree_of_tracks(query):
-    sql = "select t.name from track t join track p on t.parent_id = p.id where p.name = 'rank 1 · node 0 GPU 1'"
-    names = [name for (name,) in query(sql)]
-    assert set(names) == {
-        "host", "stream 0 (default)", "nccl world gather", "nccl world scatter", "memory allocated", "memory reserved",
+def test_each_launch_leads_to_what_it_launched(query):
+    sql = """select count(*), sum(a.name = b.name), min(b.ts >= a.ts + a.dur) from flow join slice a on a.id = slice_out
+             join slice b on b.id = slice_in where a.category = 'launch'"""
+    num_rows = sum(len(trace.stream) for trace in made_up_run().ranks)
+    assert query(sql) == [(num_rows, num_rows, 1)]
+
+
+def test_ranks_are_processes(query):
+    sql = "select pid, name from process where name glob 'rank*' order by pid"
+    assert query(sql) == [(1000 + rank, f"rank {rank} (host {rank // 2}, GPU {rank % 2})") for rank in range(4)]
+    sql = "select t.name from {} t join process p using (upid) where p.pid = 1001 and t.name is not null"
+    names = {name for kind in ("process_track", "process_counter_track") for (name,) in query(sql.format(kind))}
+    assert names == {
+        "GPU stream 0 (default)", "GPU stream 7: nccl group world gather", "GPU stream 8: nccl group world scatter",
+        "memory allocated", "memory reserved",
     }  # fmt: skip
+    assert query("select distinct thread.name from thread_track join thread using (utid)") == [("host",)]
