@@ -6,10 +6,8 @@ Rows are of two kinds: described ones (op, shapes, options; see `described`), an
 `phantora calibrate` writes, which carry their calls. The call's family says where on which curve the point lies: what
 is measured and what is looked up agree by construction.
 
-Sustained load: a benchmark that repeats one product for 30 ms meets the power limit, which lowers the clock. Inside
-training steps the same products run faster by 4 % at 1 ms, 10 % at 2.8 ms and 11 % at 5.5 ms per call and equally fast
-below 0.4 ms (16-bit, Llama steps on the H200). Steps are what is simulated, so long 16-bit products of described rows
-are entered with in-step time.
+Sustained load lowers the clock, so long 16-bit products of described rows are entered with in-step time
+(families.gemm.in_step_factor).
 """
 
 from __future__ import annotations
@@ -17,17 +15,16 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import math
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from phantora.compute.call import OpCall
 from phantora.compute.call_json import from_json
 from phantora.compute.described import calls_of
-from phantora.compute.families import MODELS, describe
+from phantora.compute.families import MODELS, convolution, describe
+from phantora.compute.families.gemm import in_step_factor
 from phantora.compute.roof import KERNEL_GAP_NS, Roof
 from phantora.compute.table import MeasuredGpu, Table
 from phantora.compute.work import Work
@@ -40,21 +37,17 @@ _SKIPPED = {"empty_add", "memcpy_h2d", "memcpy_d2h"}
 _HOST_BOUND = {("_foreach_sqrt", 200), ("_foreach_norm", 200)}
 Point = tuple[str, tuple[int, ...], float, float, int]
 
+# Fields of a row that were measured, beside those that describe it.
+_MEASURED = ("us", "host_us", "wall_us", "calls", "kernels", "kernel_sum", "kernels_by_name")
+
 # Operators that prepare the inputs of the one that a row times.
 _PREPARING = ("aten::clone", "aten::_to_copy", "aten::arange", "aten::fill_", "aten::constant_pad_nd", "aten::zeros",
               "aten::set_", "aten::as_strided_", "aten::remainder")  # fmt: skip
 
 
-def in_step_factor(curve: str, device_ns: float) -> float:
-    """In-step time over sustained time: 4 % less per doubling beyond 0.5 ms, at most 11 % less (see above)."""
-    if not curve.startswith("gemm/half/aligned"):
-        return 1.0
-    return min(1.0, max(0.89, 1.0 - 0.04 * math.log2(device_ns / 500e3)))
-
-
 def is_held_out(row: Row) -> bool:
     """A third of the rows, by a hash of their description (not of what was measured)."""
-    described = {k: v for k, v in row.items() if k not in ("us", "host_us", "calls", "kernels")}
+    described = {k: v for k, v in row.items() if k not in _MEASURED}
     return zlib.crc32(json.dumps(described, sort_keys=True).encode()) % 3 == 0
 
 
@@ -67,13 +60,19 @@ def timed_call(row: Row) -> tuple[OpCall, float] | None:
         return (found[0], row["us"] * 1e3) if len(found) == 1 else None
     calls = [from_json(data) for data in row["calls"]]
     kernels = [us * 1e3 + KERNEL_GAP_NS for _, us in row.get("kernels", ())]
-    device_ns = row["us"] * 1e3 or sum(kernels)
+    device_ns = row["us"] * 1e3 or sum(kernels) or _summed_ns(row)
     while len(calls) > 1 and calls[0].name in _PREPARING:
         calls.pop(0)
         device_ns -= kernels.pop(0) if len(kernels) > 1 else 0.0
     while len(calls) > 1 and calls[-1].name in _PREPARING:
         calls.pop()
     return (calls[0], device_ns) if len(calls) == 1 and device_ns > 0 else None
+
+
+def _summed_ns(row: Row) -> float:
+    """Time of the kernels of an operator that launches very many, with the gaps between them."""
+    count, us = row.get("kernel_sum", (0, 0.0))
+    return us * 1e3 + count * KERNEL_GAP_NS
 
 
 def points(rows: Iterable[Row], gpu: MeasuredGpu) -> Iterator[Point]:
@@ -94,6 +93,8 @@ def points(rows: Iterable[Row], gpu: MeasuredGpu) -> Iterator[Point]:
 
 def counted_kernels(row: Row) -> int:
     """Kernels, copies and fills of the operator itself (without those that prepare its inputs); 0 when not counted."""
+    if "kernel_sum" in row:
+        return row["kernel_sum"][0]
     names = [data["name"] for data in row.get("calls", ())]
     before = next((i for i, name in enumerate(names) if name not in _PREPARING), 0)
     return max(len(row.get("kernels", ())) - before, 0)
@@ -101,10 +102,17 @@ def counted_kernels(row: Row) -> int:
 
 def _shared_out(works: tuple[Work, ...], device_ns: float, roof: Roof) -> Iterator[tuple[Work, float]]:
     """An operator of several pieces of work (both gradients of a convolution) is shared out as their models say."""
-    works = tuple(replace(work, scale=1.0) for work in works if work.model in MODELS)
-    modelled = [MODELS[work.model][0](work.curves[0], work.at, roof) for work in works]
+    works = tuple(work for work in works if work.model in MODELS)
+    modelled = [_part_ns(work, roof) * work.scale for work in works]
     for work, own in zip(works, modelled):
-        yield work, device_ns * own / sum(modelled)
+        yield work, device_ns * own / sum(modelled) / work.scale
+
+
+def _part_ns(work: Work, roof: Roof) -> float:
+    """What decides a work's share: its model; its product alone where the model itself comes from such rows only."""
+    if work.model == "conv" and work.curves[0].split("/")[3] == "thin":
+        return convolution.product_ns(work.curves[0], work.at, roof)
+    return MODELS[work.model][0](work.curves[0], work.at, roof)
 
 
 def read_rows(path: Path) -> list[Row]:

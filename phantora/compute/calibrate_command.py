@@ -20,23 +20,28 @@ from phantora.compute.table import measured_gpu
 from phantora.errors import UserError
 
 
-def calibrate(out: Path, run: Path | None, cluster: Any, seconds: float, say: Callable[[str], None]) -> None:
-    """Measures, prints what was found (host_us too) and writes table and rows. UserError without a GPU or torch."""
+def calibrate(
+    out: Path, run: Path | None, cluster: Any, seconds: float, say: Callable[[str], None], only: str | None = None
+) -> None:
+    """Measures, prints what was found (host_us too) and writes table and rows. UserError without a GPU or torch.
+
+    only: families of the sweep, comma-separated (sweep.groups.FAMILIES); None: the standard ones.
+    """
+    from phantora.compute.sweep.groups import families_of
     from phantora.compute.sweep.worker import require_gpu, watch
 
+    families = families_of(only)
+    calls = None if run is None else recorded_calls(run)
     require_gpu()
     rows_path = out.parent / (out.name.split(".")[0] + ".rows.jsonl.gz")
     with tempfile.TemporaryDirectory() as folder:
         raw = Path(folder) / "rows.jsonl"
-        if run is None:
-            say(f"measuring the standard sweep, at most {seconds:.0f} s")
-            watch(raw, seconds)
+        if calls is None:
+            say(f"measuring {', '.join(families)}, at most {seconds:.0f} s")
+            watch(raw, seconds, families)
         else:
-            from phantora.compute.sweep.replay import measure_calls
-
-            calls = recorded_calls(run)
-            say(f"measuring the {len(calls)} operators of {run}")
-            measure_calls(calls, raw, seconds)
+            say(f"measuring the {len(calls)} operators of {run}, costliest first, at most {seconds:.0f} s")
+            watch(raw, seconds, recording=operators_file(run))
         with open(raw, "rb") as source, gzip.open(rows_path, "wb") as target:
             shutil.copyfileobj(source, target)
     _finish(out, rows_path, cluster, say)
@@ -57,9 +62,9 @@ def merged_rows(path: Path) -> list[dict[str, Any]]:
     """Rows of times with the kernels that the second pass found for them."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         lines = [json.loads(line) for line in file if line.endswith("}\n")]
-    kernels = {line["case"]: line["kernels"] for line in lines if "kernels" in line and "op" not in line}
+    kernels = {line["case"]: line for line in lines if "case" in line and "op" not in line}
     rows = [line for line in lines if "op" in line and "us" in line]
-    return [{**row, **({"kernels": kernels[row["case"]]} if row.get("case") in kernels else {})} for row in rows]
+    return [{**row, **kernels.get(row.get("case"), {})} for row in rows]
 
 
 def provenance_of(path: Path) -> dict[str, Any]:
@@ -88,11 +93,28 @@ def host_summary(rows: list[dict[str, Any]]) -> list[str]:
     ]
 
 
+def operators_file(run: Path) -> Path:
+    """The file of operators in a run's folder, or the file itself."""
+    return run / "operators.jsonl" if run.is_dir() else run
+
+
 def recorded_calls(run: Path) -> list[OpCall]:
-    """The operator calls that a run met. UserError when the run kept none."""
+    """The operator calls that a run met, costliest first. UserError when the run kept none.
+
+    Copies between host and device are left out: they are priced from the host's rates, not from a table.
+    """
     from phantora.compute.call_json import from_json
 
-    path = run / "operators.jsonl" if run.is_dir() else run
+    path = operators_file(run)
     if not path.is_file():
         raise UserError(f"{run} holds no operators.jsonl (written by record-and-simulate)")
-    return [from_json(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    calls = []
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+        try:
+            calls.append(from_json(json.loads(line)))
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+            raise UserError(f"{path}:{number}: not an operator call as record-and-simulate writes it") from None
+    calls = [call for call in calls if not call.name.startswith("memcpy")]
+    if not calls:
+        raise UserError(f"{path} holds no operators that could be measured")
+    return calls

@@ -1,7 +1,8 @@
 """`phantora price`: what operators described in a file cost on a cluster's GPU, and the error where `us` is given.
 
-A benchmark launches one operator again and again, which lowers the clock under long 16-bit products; prices inside a
-run are for the mixed load of a step. Here the former is wanted, so such products are given their sustained time.
+A benchmark launches one operator again and again, which lowers the clock under long 16-bit products, and its inputs are
+cold; prices inside a run are for the mixed load and the warm cache of a step. Here the former is wanted
+(Pricer.repeated_ns).
 """
 
 from __future__ import annotations
@@ -14,10 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phantora.compute.build_table import in_step_factor
-from phantora.compute.call import OpCall, Price
+from phantora.compute.call import OpCall
 from phantora.compute.described import calls_of
-from phantora.compute.families import describe
 from phantora.compute.pricer import Pricer
 from phantora.errors import UserError
 
@@ -93,7 +92,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 def _priced(row: dict[str, Any], calls: tuple[OpCall, ...], note: str, pricer: Pricer) -> PricedRow:
     prices = [pricer.price(call) for call in calls]
-    predicted = sum(sustained_ns(call, price) for call, price in zip(calls, prices)) / 1e3
+    predicted = sum(map(pricer.repeated_ns, calls)) / 1e3
     costly = max(prices, key=lambda price: (_RANK[price.source], price.duration_ns))
     return PricedRow(
         op=row["op"],
@@ -104,15 +103,6 @@ def _priced(row: dict[str, Any], calls: tuple[OpCall, ...], note: str, pricer: P
         us=row.get("us"),
         note=note,
     )
-
-
-def sustained_ns(call: OpCall, price: Price) -> float:
-    """Time of `call` when nothing else runs: longer than in a step for 16-bit products beyond 0.5 ms."""
-    works = describe(call)
-    sustained = float(price.duration_ns)
-    for _ in range(4):  # the factor depends on the sustained time itself; it converges by 4 % a step
-        sustained = price.duration_ns / (in_step_factor(works[0].curves[0], sustained) if works else 1.0)
-    return sustained
 
 
 def summary(rows: list[PricedRow], least_us: float = 20.0) -> dict[str, dict[str, float]]:

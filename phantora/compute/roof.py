@@ -17,6 +17,7 @@ class GpuFigures(Protocol):
     memory_bytes_per_s: float
     l2_bytes: int
     peak_flops: Mapping[str, float]
+    compute_capability: tuple[int, int] | str
 
 
 # Bytes per element of every torch dtype that reaches a kernel.
@@ -44,12 +45,13 @@ _RATED_SMS = 132
 class Roof:
     """Rates of one GPU in units per nanosecond; built once per Pricer."""
 
-    __slots__ = ("num_sms", "bytes_per_ns", "l2_bytes", "_flops_per_ns", "_sm_share")
+    __slots__ = ("num_sms", "bytes_per_ns", "l2_bytes", "generation", "_flops_per_ns", "_sm_share")
 
     def __init__(self, gpu: GpuFigures) -> None:
         self.num_sms = int(gpu.num_sms)
         self.bytes_per_ns = float(gpu.memory_bytes_per_s) * STREAM_EFFICIENCY / 1e9
         self.l2_bytes = int(gpu.l2_bytes)
+        self.generation = generation(gpu.compute_capability)
         self._flops_per_ns = {dtype: float(flops) / 1e9 for dtype, flops in gpu.peak_flops.items() if flops}
         self._sm_share = self.num_sms / _RATED_SMS
 
@@ -67,6 +69,12 @@ class Roof:
     def items_ns(self, num_items: float, items_per_s: float) -> float:
         """Time of `num_items` at a rate observed on 132 SMs, scaled to this GPU's SMs."""
         return num_items * 1e9 / (items_per_s * self._sm_share)
+
+
+def generation(compute_capability: tuple[int, int] | str) -> int:
+    """The major compute capability: 8 Ampere and Ada, 9 Hopper, 10 and 12 Blackwell."""
+    parts = compute_capability.split(".") if isinstance(compute_capability, str) else compute_capability
+    return int(parts[0])
 
 
 _WIDER: dict[str, tuple[str, ...]] = {

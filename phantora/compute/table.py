@@ -29,13 +29,9 @@ Model = Callable[[str, "tuple[int, ...]"], float]
 Position = tuple[int, ...]
 Point = tuple[Position, float, float, int]  # position, device ns, host ns, kernels
 
-# Range of the covariance in (weighted) doublings; spread of the residuals that a level explains; what it leaves to the
-# levels below it, and, at the last one, the scatter of a measurement and of kernel choices that positions do not show.
-_RANGE = 4.0
-_SPREAD = 0.4
-_LEFT_TO_OTHERS = 0.15
-_SCATTER = 0.05
-_FAR_COUNT = 4.0  # beyond this distance a point says nothing about the number of kernels
+_RANGE = 4.0  # of the covariance, in weighted doublings
+_MOST_SHARED = 900  # points that a level above the last is fitted to: what is shared is smooth, and fitting takes n^3
+_FAR_COUNT = 4.0  # beyond so many doublings a point says nothing about the number of kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,32 +47,49 @@ class MeasuredGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class Kriging:
+    """How residuals of one model's curves vary; chosen by cross-validation over shapes (a shape with all its dtypes,
+    layouts and directions left out at once).
+
+    weights: doublings of each dimension in distances. spread: of the residuals that a level explains. left_to_others:
+    what a level leaves to those below it. scatter: at the last level, of a measurement and of kernel choices that
+    positions do not show. All three are logarithms of time.
+    """
+
+    weights: tuple[float, ...]
+    spread: float = 0.4
+    left_to_others: float = 0.15
+    scatter: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
 class Correction:
     """One fitted level: `factors` weight the covariance with each of the `places` (points x dimensions, weighted)."""
 
     places: np.ndarray
     factors: np.ndarray
+    spread: float
 
     def at(self, places: np.ndarray) -> np.ndarray:
         """The correction (a logarithm) at each of `places`."""
-        return _covariance(places, self.places) @ self.factors
+        return _covariance(places, self.places, self.spread) @ self.factors
 
     def distance(self, place: np.ndarray) -> float:
         """Weighted doublings from `place` to the nearest point."""
         return float(np.sqrt(((self.places - place) ** 2).sum(1).min()))
 
 
-def correction(places: np.ndarray, residuals: np.ndarray, scatter: float) -> Correction:
+def correction(places: np.ndarray, residuals: np.ndarray, scatter: float, spread: float) -> Correction:
     """The Gaussian process through `residuals` at `places`."""
-    matrix = _covariance(places, places)
+    matrix = _covariance(places, places, spread)
     matrix[np.diag_indices_from(matrix)] += scatter**2
-    return Correction(places, np.linalg.solve(matrix, residuals))
+    return Correction(places, np.linalg.solve(matrix, residuals), spread)
 
 
-def _covariance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _covariance(a: np.ndarray, b: np.ndarray, spread: float) -> np.ndarray:
     squares = (a * a).sum(1)[:, None] + (b * b).sum(1)[None, :] - 2.0 * a @ b.T
     scaled = np.sqrt(np.maximum(squares, 0.0)) * (math.sqrt(3.0) / _RANGE)
-    return _SPREAD**2 * (1.0 + scaled) * np.exp(-scaled)
+    return spread**2 * (1.0 + scaled) * np.exp(-scaled)
 
 
 def place(at: Position, weights: tuple[float, ...]) -> np.ndarray:
@@ -102,14 +115,21 @@ class Table:
             for prefix in prefixes(name):
                 self._below.setdefault(prefix, []).append(name)
 
+    @property
+    def described(self) -> str:
+        """What was measured, when, and with which torch, as far as the provenance says."""
+        torch = self.provenance.get("torch", "")
+        parts = [self.gpu.name, self.provenance.get("date", ""), f"torch {torch}" if torch else ""]
+        return ", ".join(part for part in parts if part)
+
     def exact_ns(self, name: str, at: Position) -> float | None:
         """The measured time at exactly this position of this curve."""
         return self._exact.get(name, {}).get(at)
 
     def residual(
-        self, names: tuple[str, ...], at: Position, model: Model, weights: tuple[float, ...]
+        self, names: tuple[str, ...], at: Position, model: Model, kriging: Kriging
     ) -> tuple[float, float]:
-        """(ln(time / model) at `at`, doublings to the nearest point) by the first of `names` that was measured.
+        """(ln(time / model) at `at`, doublings to the nearest point, counted in the dimension that matters most) by the first of `names` that was measured.
 
         When none was, by the most special level that names[0] shares with measured curves; (0, inf) without any.
         """
@@ -117,36 +137,39 @@ class Table:
         levels = [p for p in prefixes(name) if p in self._below and self._dimensions(p) == len(at)]
         if not levels:
             return 0.0, math.inf
-        here = place(at, weights)
-        fitted = [self._level(level, model, weights) for level in levels]
-        return sum(float(level.at(here[None, :])[0]) for level in fitted), fitted[-1].distance(here)
+        here = place(at, kriging.weights)
+        fitted = [self._level(level, model, kriging) for level in levels]
+        doublings = fitted[-1].distance(here) / max(kriging.weights)
+        return sum(float(level.at(here[None, :])[0]) for level in fitted), doublings
 
-    def num_kernels(self, names: tuple[str, ...], at: Position, weights: tuple[float, ...]) -> int:
+    def num_kernels(self, names: tuple[str, ...], at: Position, kriging: Kriging) -> int:
         """Kernels counted at the nearest point of the first of `names` where some were; 0 when none is near."""
         for name in names:
             if name not in self._counted:
                 counted = [(p, n) for p, _, _, n in self.points.get(name, ()) if n and len(p) == len(at)]
-                self._counted[name] = np.array([place(p, weights) for p, _ in counted]), [n for _, n in counted]
+                self._counted[name] = np.array([place(p, kriging.weights) for p, _ in counted]), [n for _, n in counted]
             places, counts = self._counted[name]
             if counts:
-                distances = ((places - place(at, weights)) ** 2).sum(1)
+                distances = ((places - place(at, kriging.weights)) ** 2).sum(1)
                 nearest = int(distances.argmin())
-                return counts[nearest] if distances[nearest] < _FAR_COUNT**2 else 0
+                return counts[nearest] if distances[nearest] < (_FAR_COUNT * max(kriging.weights)) ** 2 else 0
         return 0
 
     def _dimensions(self, prefix: str) -> int:
         return len(self.points[self._below[prefix][0]][0][0])
 
-    def _level(self, prefix: str, model: Model, weights: tuple[float, ...]) -> Correction:
+    def _level(self, prefix: str, model: Model, kriging: Kriging) -> Correction:
         if prefix not in self._levels:
             names = self._below[prefix]
             rows = [(name, at, ns) for name in names for at, ns, *_ in self.points[name]]
-            places = np.array([place(at, weights) for _, at, _ in rows])
+            places = np.array([place(at, kriging.weights) for _, at, _ in rows])
             residuals = np.array([math.log(ns / model(name, at)) for name, at, ns in rows])
             for upper in prefixes(prefix)[:-1]:
-                residuals = residuals - self._level(upper, model, weights).at(places)
+                residuals = residuals - self._level(upper, model, kriging).at(places)
             is_last = names == [prefix]
-            self._levels[prefix] = correction(places, residuals, _SCATTER if is_last else _LEFT_TO_OTHERS)
+            scatter = kriging.scatter if is_last else kriging.left_to_others
+            step = 1 if is_last else -(-len(rows) // _MOST_SHARED)
+            self._levels[prefix] = correction(places[::step], residuals[::step], scatter, kriging.spread)
         return self._levels[prefix]
 
 
@@ -161,15 +184,25 @@ def load(path: Path = DEFAULT_TABLE) -> Table:
     header: dict[str, str] = {}
     points: dict[str, list[Point]] = {}
     with gzip.open(path, "rt", encoding="utf-8") as file:
-        for line in file.read().splitlines():
+        for number, line in enumerate(file.read().splitlines(), start=1):
             if line.startswith("#"):
                 key, _, value = line[1:].partition(":")
                 header[key.strip()] = value.strip()
-            else:
-                name, at, device_ns, host_ns, kernels = line.split(",")
-                point = (tuple(map(int, at.split(" "))), float(device_ns), float(host_ns), int(kernels))
-                points.setdefault(name, []).append(point)
+                continue
+            name, point = _point(line, f"{path}:{number}")
+            points.setdefault(name, []).append(point)
     return Table(measured_gpu(header, path), header, points)
+
+
+def _point(line: str, where: str) -> tuple[str, Point]:
+    try:
+        name, at, device_ns, host_ns, kernels = line.split(",")
+        point = (tuple(map(int, at.split(" "))), float(device_ns), float(host_ns), int(kernels))
+    except ValueError:
+        raise ValueError(f"{where}: not curve,position,device ns,host ns,kernels: {line[:60]!r}") from None
+    if not (point[1] > 0 and math.isfinite(point[1]) and "/" in name):
+        raise ValueError(f"{where}: a curve's name and a time above 0 are expected: {line[:60]!r}")
+    return name, point
 
 
 def measured_gpu(header: dict[str, str], path: Path) -> MeasuredGpu:
@@ -186,3 +219,5 @@ def measured_gpu(header: dict[str, str], path: Path) -> MeasuredGpu:
         )
     except KeyError as missing:
         raise ValueError(f"{path}: the header lacks {missing}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: a figure of the header is no number ({error})") from None

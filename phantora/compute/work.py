@@ -18,6 +18,7 @@ class Work:
         (the word before the first '/').
     at: position on these curves: positive integers, compared by the ratio of each (for example rows and columns).
     bytes: device memory traffic. scale: a factor that the curve does not know (one of two gradients asked for).
+    guessed: no family knows the operator; whatever was measured on these curves was another one.
     """
 
     family: str
@@ -27,6 +28,7 @@ class Work:
     bytes: int = 0
     num_kernels: int = 1
     scale: float = 1.0
+    guessed: bool = False
 
     @property
     def model(self) -> str:

@@ -15,16 +15,17 @@ import pytest
 from phantora.cluster.loader import load_cluster
 from phantora.compute import Pricer, load
 from phantora.compute.build_table import H200, is_held_out, read_rows, table_of, timed_call, write
-from phantora.compute.table import DEFAULT_TABLE, MeasuredGpu, Table, measured_gpu, prefixes
+from phantora.compute.table import DEFAULT_TABLE, Kriging, MeasuredGpu, Table, measured_gpu, prefixes
 
-SWEEP = Path(__file__).parents[2] / "validation" / "data" / "h200" / "operators.jsonl.gz"
+DATA = Path(__file__).parents[2] / "validation" / "data" / "h200"
+SWEEPS = (DATA / "operators.jsonl.gz", DATA / "sampled.jsonl.gz")
 
 # Median error, over 20 us, of rows held out of the table, when it was made, rounded up.
 LIMITS = {
     "gemm": 0.11,
     "attention": 0.09,
-    "convolution": 0.10,
-    "normalization": 0.07,
+    "convolution": 0.15,
+    "normalization": 0.09,
     "softmax": 0.07,
     "elementwise": 0.06,
     "reduction": 0.11,
@@ -42,7 +43,7 @@ def test_table_says_where_it_comes_from() -> None:
     table = load()
     assert {"gpu", "driver", "torch", "date", "method"} <= set(table.provenance)
     assert table.gpu.name == "NVIDIA H200" and table.gpu.num_sms == 132
-    assert DEFAULT_TABLE.stat().st_size < 128 << 10
+    assert DEFAULT_TABLE.stat().st_size < 160 << 10
 
 
 def test_table_loads_fast() -> None:
@@ -61,7 +62,7 @@ def test_incomplete_header_is_named(tmp_path: Path) -> None:
 
 
 def test_building_again_gives_the_shipped_table(reference: Path, tmp_path: Path) -> None:
-    rows = read_rows(reference / "ops.jsonl.gz") + read_rows(SWEEP)
+    rows = [row for path in (reference / "ops.jsonl.gz", *SWEEPS) for row in read_rows(path)]
     header = load().provenance
     write(table_of(rows, header, measured_gpu(header, DEFAULT_TABLE)), tmp_path / "again.csv.gz")
     assert gzip.decompress((tmp_path / "again.csv.gz").read_bytes()) == gzip.decompress(DEFAULT_TABLE.read_bytes())
@@ -70,7 +71,7 @@ def test_building_again_gives_the_shipped_table(reference: Path, tmp_path: Path)
 
 def test_held_out_rows_are_predicted(reference: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A third of the sweep is priced by a table made of the rest (rates of families were fitted on all)."""
-    sweep = read_rows(SWEEP)
+    sweep = [row for path in SWEEPS for row in read_rows(path)]
     kept = read_rows(reference / "ops.jsonl.gz") + [row for row in sweep if not is_held_out(row)]
     cluster = load_cluster("lab-h200")
     pricer = Pricer(cluster.gpu, cluster.host, table_of(kept, H200, measured_gpu(H200, DEFAULT_TABLE)))
@@ -78,8 +79,7 @@ def test_held_out_rows_are_predicted(reference: Path, capsys: pytest.CaptureFixt
     for row in filter(is_held_out, sweep):
         timed = timed_call(row)
         if timed is not None and timed[1] > 20_000:
-            price = pricer.price(timed[0])
-            errors[price.family].append(abs(price.duration_ns / timed[1] - 1))
+            errors[pricer.price(timed[0]).family].append(abs(pricer.repeated_ns(timed[0]) / timed[1] - 1))
     with capsys.disabled():
         print("\nheld-out rows over 20 us: points, median, 90th percentile of the error")
         for family, values in sorted(errors.items()):
@@ -102,27 +102,27 @@ def test_interpolation_is_exact_for_a_constant_residual() -> None:
     points = [((n,), 3.0 * n, 0.0, 0) for n in (16, 64, 256, 1024)]
     table = Table(GPU, {}, {"m/a/b": points})
     for n in (32, 100, 500):
-        residual, _ = table.residual(("m/a/b",), (n,), lambda _, at: power_law(at), (1.0,))
+        residual, _ = table.residual(("m/a/b",), (n,), lambda _, at: power_law(at), Kriging((1.0,)))
         assert math.exp(residual) == pytest.approx(3.0, rel=0.05)
 
 
 def test_far_from_all_points_the_model_stands_alone() -> None:
     table = Table(GPU, {}, {"m/a/b": [((16,), 48.0, 0.0, 0)]})
-    residual, distance = table.residual(("m/a/b",), (1 << 40,), lambda _, at: power_law(at), (1.0,))
+    residual, distance = table.residual(("m/a/b",), (1 << 40,), lambda _, at: power_law(at), Kriging((1.0,)))
     assert abs(residual) < 1e-3 and distance > 30
 
 
 def test_an_operator_without_points_takes_the_correction_of_its_relatives() -> None:
     points = {f"m/a/{op}": [((n,), 2.0 * n, 0.0, 0) for n in (16, 64, 256)] for op in ("b", "c", "d")}
-    residual, _ = Table(GPU, {}, points).residual(("m/a/new",), (64,), lambda _, at: power_law(at), (1.0,))
+    residual, _ = Table(GPU, {}, points).residual(("m/a/new",), (64,), lambda _, at: power_law(at), Kriging((1.0,)))
     assert math.exp(residual) == pytest.approx(2.0, rel=0.1)
 
 
 def test_kernels_are_those_of_the_nearest_counted_point() -> None:
     table = Table(GPU, {}, {"m/a/b": [((16,), 1.0, 0.0, 2), ((1024,), 1.0, 0.0, 5), ((20,), 1.0, 0.0, 0)]})
-    assert table.num_kernels(("m/a/b",), (20,), (1.0,)) == 2
-    assert table.num_kernels(("m/a/b",), (700,), (1.0,)) == 5
-    assert table.num_kernels(("m/x/y",), (700,), (1.0,)) == 0
+    assert table.num_kernels(("m/a/b",), (20,), Kriging((1.0,))) == 2
+    assert table.num_kernels(("m/a/b",), (700,), Kriging((1.0,))) == 5
+    assert table.num_kernels(("m/x/y",), (700,), Kriging((1.0,))) == 0
 
 
 def test_prefixes_go_from_the_general_to_the_special() -> None:

@@ -20,12 +20,17 @@ BF16, F32 = "bfloat16", "float32"
 def test_sources_in_order(h200: Pricer) -> None:
     assert h200.price(mm(4096, 4096, 4096)).source == "measured"
     assert h200.price(mm(3000, 4096, 4096)).source == "interpolated"
-    assert (
-        h200.price(
-            call("upsample_nearest2d", contiguous((8, 3, 64, 64), F32), self=contiguous((8, 3, 32, 32), F32))
-        ).source
-        == "roofline"
-    )
+    x = contiguous((2, 1 << 30, 3), F32)
+    assert h200.price(call("cumsum", x, self=x, dim=2)).source == "roofline"  # far from every measured scan
+
+
+def test_operators_never_seen_are_guesses(h200: Pricer) -> None:
+    """Priced, not free, and named as guesses, although their kernels may resemble measured ones."""
+    x, half = contiguous((4096, 4096), F32), contiguous((4096, 2048), F32)
+    for name, out in (("special_airy_ai", x), ("mine::twist", x), ("never_heard_of", half), ("mine::shrink", half)):
+        price = h200.price(call(name, out, self=x))
+        assert price.source == "roofline" and price.duration_ns > 10_000, name
+    assert h200.price(call("neg", x, self=x)).source != "roofline"
 
 
 def test_a_price_depends_on_the_call_only(h200: Pricer) -> None:

@@ -14,7 +14,7 @@ from phantora.compute.work import Work, base_name, ceil_div, first_tensor, flag,
 FAMILY = "attention"
 
 # Per doubling of (batch x heads, queries, keys, head size, queries that share a key head).
-WEIGHTS = (0.75, 1.5, 1.5, 1.5, 0.75)
+WEIGHTS = (0.4, 0.7, 0.7, 0.7, 0.4)
 
 # fmt: off
 _BACKENDS = {
@@ -40,11 +40,21 @@ NAMES = tuple(_BACKENDS) + tuple(
 # 305, 138 and 600 backward.
 _SHARE = {"flash": (0.36, 0.31), "efficient": (0.175, 0.14), "cudnn": (0.70, 0.60)}
 
+# Their kernels are those of Ampere (mma.sync), which use half of what Hopper's tensor cores can do. On Ampere and Ada
+# flash attention reaches 73 % of the peak forward and 63 % backward at best (Dao, FlashAttention-2, 2023, figures 4-6:
+# 190 to 224 and 150 to 196 of 312 TF by head size on an A100); the same share is taken for cuDNN's.
+_AMPERE_SHARE = {"flash": (0.68, 0.56), "efficient": (0.38, 0.27), "cudnn": (0.68, 0.56)}
+
 # Scores per second of the random mask (forward, backward): GPT-2 124M, dropout 0.1, batch 8 x 1024 tokens, spends 57 us
 # more per forward and 15 us more per backward call than without dropout, on 50 million scores under the causal mask.
 _DROPOUT_SCORES_PER_S = (0.9e12, 3.0e12)
 # The same for an additive mask read per score (a compiled GPT-2 passes one: 53 and 110 us on 100 million scores).
 _MASK_SCORES_PER_S = (1.9e12, 0.9e12)
+
+# Memory-efficient attention's backward pass spills its accumulators when heads are wider than 128.
+_WIDE_BACKWARD = 3.3
+
+_BLOCKS = {"efficient": 64}  # queries and keys of a block, 128 elsewhere
 
 _FIXED_NS = {"forward": 6000.0, "backward": 16000.0}
 # Times that queries, keys and their like cross memory: q, k, v, o; backward also their gradients, with dq in float32.
@@ -141,13 +151,17 @@ def model_ns(curve: str, at: tuple[int, ...], roof: Roof) -> float:
     direction, backend, mask, dtype = words[1], words[2], words[3], words[4]
     heads, queries, keys, head_size, _ = at
     backward = direction == "backward"
-    share = _SHARE[backend][backward] * min(1.0, (head_size / 128) ** 0.5) / (4.0 if dtype == "float32" else 1.0)
-    blocks = heads * ceil_div(queries, 128)
+    wide = _WIDE_BACKWARD if backward and backend == "efficient" and head_size > 128 else 1.0
+    shares, by_size = (_SHARE, 0.5) if roof.generation >= 9 else (_AMPERE_SHARE, 0.25)
+    share = shares[backend][backward] * min(1.0, (head_size / 128) ** by_size) / (4.0 if dtype == "float32" else 1.0)
+    # Forward, a block walks the keys of 128 queries; backward, the queries of 128 keys.
+    blocks = heads * ceil_div(keys if backward else queries, 128)
     waves = ceil_div(blocks, roof.num_sms) * roof.num_sms / blocks if blocks < 4 * roof.num_sms else 1.0
-    scores = heads * ceil_div(queries, 128) * 128.0 * ceil_div(keys, 128) * 128.0
+    block = _BLOCKS.get(backend, 128)
+    scores = float(heads * ceil_div(queries, block) * block * ceil_div(keys, block) * block)
     if mask.startswith("causal"):
         scores = min(scores, scores * _causal_share(queries, keys) + _causal_excess(heads, queries, keys, roof))
-    flops = 4.0 * scores * head_size * (2.5 if backward else 1.0)
+    flops = 4.0 * scores * head_size * (2.5 if backward else 1.0) * wide
     passes = _PASSES[direction] * (2 if dtype == "float32" else 1)
     moved = roof.stream_ns(2.0 * heads * head_size * (queries + keys) * passes)
     compute = flops / (roof.flops_per_ns("bfloat16") * share) * (0.5 + 0.5 * waves)

@@ -27,7 +27,9 @@ NAMES = (
     "slow_conv_dilated2d", "slow_conv_dilated3d", *_BACKWARD,
 )
 # fmt: on
-WEIGHTS = (1.2, 1.2, 1.2, 1.2, 1.2)  # per doubling of (pixels, columns, depth, area, stride area)
+# Per doubling of (pixels, columns, channels, area, stride area, alignment of columns, of channels).
+WEIGHTS = (0.22, 0.22, 0.36, 0.96, 0.36, 0.96, 0.6)
+_MOST_ALIGNED = 64  # channels: kernels of the tensor cores want multiples of 8 to 64
 
 
 def describe(call: OpCall) -> tuple[Work, ...]:
@@ -41,7 +43,7 @@ def describe(call: OpCall) -> tuple[Work, ...]:
     kind = _kind(call, weight, groups, at)
     directions, extra = _gradients(call, output) if backward else (("forward",), _bias(call, output))
     stem = _layout(source, weight), _compute_dtype(call, source)
-    flops = 2 * at[0] * at[1] * at[2]
+    flops = 2 * at[0] * at[1] * at[2] * at[3]
     moved = (sum(map(nbytes, read(call))) + sum(map(nbytes, written(call)))) // max(len(directions), 1)
     return (
         *(
@@ -66,19 +68,26 @@ def _kind(call: OpCall, weight: TensorSpec, groups: int, at: tuple[int, ...]) ->
     if call.arg("transposed", False) is True or "transpose" in call.name:
         return "transposed"
     if min(weight.shape[0], weight.shape[1]) < 8:
-        return "thin"
+        return "thin" if weight.shape[1] < 8 else "narrow"
     return "point" if at[3] * at[4] == 1 else "dense"
 
 
 def _position(call: OpCall, source: TensorSpec, weight: TensorSpec, output: TensorSpec, groups: int) -> tuple[int, ...]:
-    """(output pixels x groups, output channels of a group, depth, area, input pixels per output pixel)."""
+    """(output pixels x groups, output channels of a group, input channels of a group, area, input pixels per output
+    pixel, alignment of the output channels, of the input channels)."""
     transposed = call.arg("transposed", False) is True or "transpose" in call.name
     if transposed:
         source, output = output, source
     pixels = numel(output) // max(output.shape[1], 1)
     area = math.prod(weight.shape[2:])
     stride = max(round(numel(source) / source.shape[1] / max(pixels, 1)), 1)
-    return max(pixels * groups, 1), max(weight.shape[0] // groups, 1), weight.shape[1] * area, area, stride
+    columns, channels = max(weight.shape[0] // groups, 1), max(weight.shape[1], 1)
+    return max(pixels * groups, 1), columns, channels, area, stride, _aligned(columns), _aligned(channels)
+
+
+def _aligned(channels: int) -> int:
+    """The greatest power of two, up to 64, that divides a number of channels."""
+    return math.gcd(channels, _MOST_ALIGNED)
 
 
 def _layout(source: TensorSpec, weight: TensorSpec) -> str:
@@ -127,23 +136,31 @@ def _num_kernels(direction: str, kind: str, layout: str, dtype: str) -> int:
 
 
 def model_ns(curve: str, at: tuple[int, ...], roof: Roof) -> float:
-    """Time of a convolution `at` = (output pixels, output channels, depth, kernel area, input pixels per output)."""
+    """Time of a convolution `at` a position of `_position`."""
     _, direction, layout, kind, dtype = curve.split("/")
     fixed_ns, shared, passes, weight_passes, per_tap = convolution_rates.rates(direction, layout, kind, dtype)
     _, compute, moved, weights, taps = features(direction, dtype, at, roof)
     return fixed_ns + shared * compute + passes * moved + weight_passes * weights + per_tap * taps
 
 
+def product_ns(curve: str, at: tuple[int, ...], roof: Roof) -> float:
+    """The implicit product and the images once through memory, without what was fitted."""
+    _, direction, _, _, dtype = curve.split("/")
+    _, compute, moved, *_ = features(direction, dtype, at, roof)
+    return compute + moved
+
+
 def features(direction: str, dtype: str, at: tuple[int, ...], roof: Roof) -> tuple[float, float, float, float, float]:
     """(1, product on the tensor cores, images once through memory, weights once, output taps at 1e12/s), in ns."""
-    pixels, columns, depth, area, stride = at
+    pixels, columns, channels, area, stride, *_ = at
+    depth = channels * area
     size = 4 if dtype in ("tf32", "float32") else 8 if dtype == "float64" else 2
     sides = {
         "forward": (pixels, columns, depth),
-        "dgrad": (pixels * stride, max(depth // area, 1), max(columns * area // stride, 1)),
+        "dgrad": (pixels * stride, channels, max(columns * area // stride, 1)),
         "wgrad": (columns, depth, pixels),
     }[direction]
     compute = gemm.compute_ns((1, *sides), roof.flops_per_ns(dtype), roof)
-    moved = roof.stream_ns(pixels * (columns + depth / area * stride) * size)
+    moved = roof.stream_ns(pixels * (columns + channels * stride) * size)
     weights = roof.stream_ns(columns * depth * size)
     return 1.0, compute, moved, weights, roof.items_ns(pixels * columns * area, 1e12)

@@ -27,22 +27,15 @@ _LIKE: dict[str, str] = {
 # fmt: on
 
 
-NAMES = frozenset(_LIKE) | {
-    "add",
-    "sub",
-    "mul",
-    "div",
-    "pow",
-    "maximum",
-    "minimum",
-    "where",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-    "eq",
-    "ne",
-}
+NAMES = frozenset(_LIKE) | frozenset(
+    "add sub rsub mul div pow maximum minimum fmax fmin where lt le gt ge eq ne neg abs sign sgn square sqrt rsqrt "
+    "reciprocal exp2 log10 floor ceil round trunc frac fmod remainder floor_divide atan2 hypot addcmul addcdiv lerp "
+    "clamp_max hardsigmoid relu6 selu prelu isnan isinf isfinite nan_to_num logical_and logical_or logical_xor "
+    "logical_not bitwise_and bitwise_or bitwise_xor bitwise_not sigmoid_backward tanh_backward threshold_backward "
+    "elu_backward leaky_relu_backward hardswish_backward hardtanh_backward softplus_backward log_sigmoid_backward "
+    "native_dropout_backward _prelu_kernel conj_physical real imag polar complex xlogy acosh asinh atanh cosh "
+    "_adaptive_avg_pool2d_backward glu".split()
+)
 _WITH_SCALAR = ("add", "sub", "mul", "div", "rsub", "gt", "lt", "ge", "le", "eq", "ne", "where", "remainder")
 
 

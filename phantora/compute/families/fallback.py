@@ -54,7 +54,7 @@ def unknown(call: OpCall) -> tuple[Work, ...]:
     return (
         Work(
             family="fallback",
-            curves=("items/offsets-view/any",),
+            curves=(f"items/unknown-{base_name(call.name)}/any", "items/offsets-view/any"),
             at=(max(count, 1), max(moved, 1)),
             flops=count,
             bytes=moved,
@@ -65,4 +65,7 @@ def unknown(call: OpCall) -> tuple[Work, ...]:
 def custom(call: OpCall) -> tuple[Work, ...]:
     """An operator outside aten: the bytes of its tensors at the rate of a plain streaming kernel."""
     moved = traffic(call)
-    return (Work(family="custom", curves=("stream/all/add/4",), at=(max(moved, 1),), bytes=moved),)
+    name = base_name(call.name)
+    return (
+        Work(family="custom", curves=(f"stream/all/{name}/4", "stream/all/add/4"), at=(max(moved, 1),), bytes=moved),
+    )

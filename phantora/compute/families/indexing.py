@@ -8,7 +8,18 @@ from phantora.compute.call import OpCall, TensorSpec
 from phantora.compute.families.elementwise import pointwise
 from phantora.compute.families.streaming import items, stream
 from phantora.compute.roof import LAUNCH_FLOOR_NS, Roof
-from phantora.compute.work import Work, base_name, first_tensor, inputs, item_bytes, nbytes, numel, read, written
+from phantora.compute.work import (
+    Work,
+    base_name,
+    first_tensor,
+    inputs,
+    is_contiguous,
+    item_bytes,
+    nbytes,
+    numel,
+    read,
+    written,
+)
 
 FAMILY = "indexing"
 EMBEDDING_FAMILY = "embedding"
@@ -36,9 +47,10 @@ NAMES = _LOOKUPS + _SCATTERS + _MASKED + _EMBEDDING_BACKWARD
 
 # ATen/native/cuda/Embedding.cu: up to this many indices one kernel adds row by row, beyond it indices are sorted.
 _UNSORTED_INDICES = 3072
-# Kernels of the sorted path as profiled: radix sort of 64-bit keys (histogram, prefix sum, 8 passes, with their
-# memsets), unique_by_key, segment offsets (5), partial sums, scatter, zeros.
-_SORTED_KERNELS = 22
+# Kernels of the sorted path as profiled: positions, radix sort of 64-bit keys (histogram, prefix sum, 8 passes, 10
+# memsets), unique_by_key, segment offsets (6), partial sums, scatter, zeros.
+_SORTED_KERNELS = 31
+_SORTED_FIXED_NS = 88_000.0
 
 
 def describe(call: OpCall) -> tuple[Work, ...]:
@@ -199,14 +211,23 @@ def _embedding_backward(call: OpCall) -> tuple[Work, ...]:
         )
         return (zeros, rows)
     return (
+        *_made_contiguous(grad),
         Work(
             family=EMBEDDING_FAMILY,
-            curves=(f"embedding_sorted/{base_name(call.name)}/{item_bytes(out.dtype)}",),
+            curves=(f"embedding_sorted/{'bags' if 'bag' in call.name else 'rows'}/{item_bytes(out.dtype)}",),
             at=(count, width, max(vocabulary, 1)),
             bytes=moved,
             num_kernels=_SORTED_KERNELS,
         ),
     )
+
+
+def _made_contiguous(grad: TensorSpec) -> tuple[Work, ...]:
+    """A slice of a larger gradient (one table's part of a concatenation) is copied first."""
+    if is_contiguous(grad) or len(grad.stride) != len(grad.shape):
+        return ()
+    dense = TensorSpec(grad.shape, tuple(math.prod(grad.shape[i + 1 :]) for i in range(len(grad.shape))), grad.dtype)
+    return (pointwise(EMBEDDING_FAMILY, "clone", [grad], [dense]),)
 
 
 def row_gather_ns(curve: str, at: tuple[int, ...], roof: Roof) -> float:
@@ -228,4 +249,4 @@ def embedding_sorted_ns(curve: str, at: tuple[int, ...], roof: Roof) -> float:
     count, width, vocabulary = at
     size = int(curve.rsplit("/", 1)[1])
     sums = 2 * roof.items_ns(count * max(width, 128), 137e9)
-    return _SORTED_KERNELS * 4000.0 + sums + roof.stream_ns(vocabulary * width * size + 16.0 * 20 * count)
+    return _SORTED_FIXED_NS + sums + roof.stream_ns(vocabulary * width * size + 16.0 * 20 * count)

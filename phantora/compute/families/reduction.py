@@ -28,7 +28,7 @@ _LIKE = {"argmin": "argmax", "min": "max", "amin": "amax", "aminmax": "amax", "s
          "std_mean": "var_mean", "mean": "sum", "prod": "sum", "nansum": "sum", "all": "any", "norm": "linalg_vector_norm",
          "count_nonzero": "any", "logsumexp": "amax", "median": "max", "mode": "max", "kthvalue": "max"}
 # fmt: on
-WEIGHTS = (0.65, 0.65, 0.45)
+WEIGHTS = (0.4, 0.65, 0.45)
 _CAST_FIRST = ("bool", "int8", "uint8", "int16", "int32")  # a kernel of its own makes them int64
 # Time per element against that of a sum, and what the second kernel over few wide results adds.
 _SLOW = {"var_mean": (1.8, 18_000.0), "argmax": (1.5, 10_000.0), "max": (1.6, 15_000.0), "amax": (1.15, 3000.0)}

@@ -9,7 +9,7 @@ from phantora.compute.work import Work, base_name, first_tensor, inputs, item_by
 
 FAMILY = "sort"
 RANDOM_FAMILY = "random"
-WEIGHTS = (0.6, 0.6, 0.3)
+WEIGHTS = (0.6, 0.6, 0.06)
 
 # fmt: off
 _SCANS = ("cumsum", "cumsum_", "cumprod", "cumprod_", "cummax", "cummin", "_cummax_helper", "_cummin_helper",

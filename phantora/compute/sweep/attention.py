@@ -54,20 +54,20 @@ def cases(maker: Maker) -> Iterator[Case]:
         for backend in _BACKENDS:
             square = size[3] == size[4]
             for causal in (False, True) if square else (False,):
-                yield from _pair(maker, size, backend, causal=causal)
+                yield from pair(maker, size, backend, causal=causal)
     for size in (_SIZES[0], _SIZES[5], _SIZES[9], _SIZES[11], _SIZES[20], _SIZES[23]):
         for backend in _BACKENDS:
-            yield from _pair(maker, size, backend, causal=True, dropout=0.1)
+            yield from pair(maker, size, backend, causal=True, dropout=0.1)
             if backend != "flash":
-                yield from _pair(maker, size, backend, mask="heads" if size[1] == 12 else "shared")
-        yield from _pair(maker, size, "cudnn", causal=True, dtype="fp16")
-        yield from _pair(maker, size, "flash", causal=True, dtype="fp16")
+                yield from pair(maker, size, backend, mask="heads" if size[1] == 12 else "shared")
+        yield from pair(maker, size, "cudnn", causal=True, dtype="fp16")
+        yield from pair(maker, size, "flash", causal=True, dtype="fp16")
     for size in (_SIZES[0], _SIZES[5], _SIZES[9], _SIZES[7]):
-        yield from _pair(maker, size, "efficient", causal=True, dtype="fp32")
-        yield from _pair(maker, size, "efficient", dtype="fp32")
+        yield from pair(maker, size, "efficient", causal=True, dtype="fp32")
+        yield from pair(maker, size, "efficient", dtype="fp32")
 
 
-def _pair(
+def pair(
     maker: Maker,
     size: tuple[int, ...],
     backend: str,
@@ -76,7 +76,9 @@ def _pair(
     dropout: float = 0.0,
     mask: str | None = None,
     dtype: str = "bf16",
+    dense: bool = False,
 ) -> Iterator[Case]:
+    """Forward and backward of one size; `dense` operands are contiguous as (batch, heads, tokens, size)."""
     b, h, hk, sq, sk, d = size
     if backend == "efficient":
         hk = h  # models repeat keys and values for it
@@ -85,7 +87,7 @@ def _pair(
         "causal": causal,
         "dtype": dtype,
         "backend": backend,
-        "layout": "bshd",
+        **({} if dense else {"layout": "bshd"}),
     }
     if dropout:
         fields["dropout"] = True
@@ -94,6 +96,8 @@ def _pair(
 
     def make() -> tuple[Any, ...]:
         def leaf(s: int, heads: int) -> Tensor:
+            if dense:
+                return maker.normal(b, heads, s, d, dtype=dtype).requires_grad_()
             return maker.normal(b, s, heads, d, dtype=dtype).transpose(1, 2).requires_grad_()
 
         bias = (

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from phantora.compute.call import OpCall
+
 DTYPES = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
@@ -28,7 +30,7 @@ class Case:
     """`run(*make())` launches `op`. fields: shapes, dtype and options that the row carries.
 
     max_sets: how many sets of inputs are rotated at most. waits: the operator waits for the device, so launches cannot
-    be queued and the time is that of its kernels.
+    be queued and the time is that of its kernels. call: the recorded call that the case repeats, if it is one.
     """
 
     op: str
@@ -37,6 +39,7 @@ class Case:
     run: Callable[..., Any]
     max_sets: int = 8
     waits: bool = False
+    call: OpCall | None = None
 
 
 @dataclass(frozen=True, slots=True)

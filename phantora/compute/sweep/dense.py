@@ -1,4 +1,4 @@
-"""Cases of matrix products and recurrent layers."""
+"""Cases of matrix products."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phantora.compute.sweep.case import DTYPES, Case, Maker
+from phantora.compute.sweep.case import Case, Maker
 
 _UNALIGNED = (50257, 30522, 32001, 151643)
 
@@ -19,10 +19,9 @@ def cases(maker: Maker) -> Iterator[Case]:
     yield from _batched(maker)
     yield from _grouped(maker)
     yield from _low_precision(maker)
-    yield from _recurrent(maker)
 
 
-def _product(maker: Maker, m: int, n: int, k: int, layout: str, dtype: str, bias: bool = False) -> Case:
+def product(maker: Maker, m: int, n: int, k: int, layout: str, dtype: str, bias: bool = False) -> Case:
     fields: dict[str, Any] = {"shapes": [[m, k], [k, n]], "layout": layout, "dtype": dtype}
     left, right = ((k, m) if layout[0] == "t" else (m, k)), ((n, k) if layout[1] == "t" else (k, n))
 
@@ -40,7 +39,7 @@ def _product(maker: Maker, m: int, n: int, k: int, layout: str, dtype: str, bias
     return Case(op="addmm" if bias else "mm", fields=fields, make=make, run=run)
 
 
-def _random_size(rng: random.Random, low: float, high: float, multiple: int) -> int:
+def random_size(rng: random.Random, low: float, high: float, multiple: int) -> int:
     return max(multiple, int(2 ** rng.uniform(low, high)) // multiple * multiple)
 
 
@@ -48,9 +47,9 @@ def _products(maker: Maker) -> Iterator[Case]:
     rng = random.Random(7)
     for n in _UNALIGNED:  # the output projection of language models whose vocabulary is not padded
         for m, k in ((2048, 768), (8192, 768), (4096, 1024), (4096, 4096), (512, 2048)):
-            yield _product(maker, m, n, k, "nt", "bf16")
-            yield _product(maker, m, k, n, "nn", "bf16")
-            yield _product(maker, n, k, m, "tn", "bf16")
+            yield product(maker, m, n, k, "nt", "bf16")
+            yield product(maker, m, k, n, "nn", "bf16")
+            yield product(maker, n, k, m, "tn", "bf16")
     plan = [
         ("bf16", 130, 8),
         ("bf16", 70, 1),
@@ -66,15 +65,15 @@ def _products(maker: Maker) -> Iterator[Case]:
     ]
     for dtype, count, multiple in plan:
         for i in range(count):
-            m, n, k = (_random_size(rng, 4, 13.3, multiple) for _ in range(3))
+            m, n, k = (random_size(rng, 4, 13.3, multiple) for _ in range(3))
             if m * n * k < 2 ** (38 if dtype in ("bf16", "fp16", "tf32") else 35):
-                yield _product(maker, m, n, k, ("nt", "nn", "tn")[i % 3], dtype)
+                yield product(maker, m, n, k, ("nt", "nn", "tn")[i % 3], dtype)
     for i in range(60):  # a few rows: decoding and small batches
-        m, n, k = int(2 ** rng.uniform(0, 8)), _random_size(rng, 8, 14.5, 64), _random_size(rng, 8, 13.5, 64)
-        yield _product(maker, m, n, k, ("nt", "nt", "nn")[i % 3], ("bf16", "bf16", "fp32", "tf32")[i % 4])
+        m, n, k = int(2 ** rng.uniform(0, 8)), random_size(rng, 8, 14.5, 64), random_size(rng, 8, 13.5, 64)
+        yield product(maker, m, n, k, ("nt", "nt", "nn")[i % 3], ("bf16", "bf16", "fp32", "tf32")[i % 4])
     for i in range(70):
-        m, n, k = (_random_size(rng, low, 13.3, 8) for low in (3, 5, 5))
-        yield _product(maker, m, n, k, ("nt", "nn")[i % 2], ("bf16", "bf16", "tf32", "fp32")[i % 4], bias=True)
+        m, n, k = (random_size(rng, low, 13.3, 8) for low in (3, 5, 5))
+        yield product(maker, m, n, k, ("nt", "nn")[i % 2], ("bf16", "bf16", "tf32", "fp32")[i % 4], bias=True)
     for m, k in ((1024, 1024), (16384, 4096), (4096, 16384)):
         make = lambda m=m, k=k: (maker.normal(m, k), maker.normal(k))  # noqa: E731
         yield Case(op="mv", fields={"shapes": [[m, k], [k]], "dtype": "bf16"}, make=make, run=torch.mv)
@@ -86,7 +85,7 @@ def _batched(maker: Maker) -> Iterator[Case]:
     shapes += [(b, s, d, k) for b, s, k, d in shapes]
     shapes += [(16384, 27, 27, 128), (4096, 27, 27, 64), (8192, 16, 16, 32), (4096, 32, 32, 32), (2048, 49, 49, 32)]
     for _ in range(50):
-        shapes.append((int(2 ** rng.uniform(1, 9)), *(_random_size(rng, 4, 11.5, 8) for _ in range(3))))
+        shapes.append((int(2 ** rng.uniform(1, 9)), *(random_size(rng, 4, 11.5, 8) for _ in range(3))))
     for i, (b, m, n, k) in enumerate(shapes):
         if b * m * n * k >= 2**37 or b * (m * n + m * k + n * k) >= 2**30:
             continue
@@ -94,10 +93,10 @@ def _batched(maker: Maker) -> Iterator[Case]:
             (("nt", "nn", "tn")[i % 3], "bf16"),
             (("nn", "nt")[i % 2], ("tf32", "fp32", "fp16")[i % 3]),
         ):
-            yield _batched_product(maker, b, m, n, k, layout, dtype)
+            yield batched_product(maker, b, m, n, k, layout, dtype)
 
 
-def _batched_product(maker: Maker, b: int, m: int, n: int, k: int, layout: str, dtype: str) -> Case:
+def batched_product(maker: Maker, b: int, m: int, n: int, k: int, layout: str, dtype: str) -> Case:
     left, right = ((b, k, m) if layout[0] == "t" else (b, m, k)), ((b, n, k) if layout[1] == "t" else (b, k, n))
 
     def run(x: Tensor, y: Tensor) -> Tensor:
@@ -122,11 +121,11 @@ def _grouped(maker: Maker) -> Iterator[Case]:
         (4, 2048, 4096, 4096),
         (32, 32768, 4096, 1536),
     ):
-        yield _grouped_product(maker, groups, tokens, k, n, "2d3d")
-        yield _grouped_product(maker, groups, tokens, k, n, "2d2d")
+        yield grouped_product(maker, groups, tokens, k, n, "2d3d")
+        yield grouped_product(maker, groups, tokens, k, n, "2d2d")
 
 
-def _grouped_product(maker: Maker, groups: int, tokens: int, k: int, n: int, kind: str) -> Case:
+def grouped_product(maker: Maker, groups: int, tokens: int, k: int, n: int, kind: str) -> Case:
     def make() -> tuple[Any, ...]:
         ends = torch.arange(1, groups + 1, device=maker.device, dtype=torch.int32) * (tokens // groups)
         if kind == "2d3d":
@@ -143,18 +142,18 @@ def _low_precision(maker: Maker) -> Iterator[Case]:
     shapes = [
         (m, n, k) for m in (16, 1024, 8192) for n, k in ((4096, 4096), (14336, 4096), (4096, 14336), (8192, 8192))
     ]
-    shapes += [tuple(_random_size(rng, 5, 13.3, 16) for _ in range(3)) for _ in range(24)]  # type: ignore[misc]
+    shapes += [tuple(random_size(rng, 5, 13.3, 16) for _ in range(3)) for _ in range(24)]  # type: ignore[misc]
     for i, (m, n, k) in enumerate(shapes):
-        yield _scaled_product(maker, m, n, k, rowwise=False)
+        yield scaled_product(maker, m, n, k, rowwise=False)
         if i % 2 == 0:
-            yield _scaled_product(maker, m, n, k, rowwise=True)
+            yield scaled_product(maker, m, n, k, rowwise=True)
         if i % 3 == 0 and m > 16:
             make = lambda m=m, n=n, k=k: (maker.normal(m, k, dtype="int8"), maker.normal(n, k, dtype="int8").t())  # noqa: E731
             fields = {"shapes": [[m, k], [k, n]], "dtype": "int8"}
             yield Case(op="_int_mm", fields=fields, make=make, run=torch._int_mm)
 
 
-def _scaled_product(maker: Maker, m: int, n: int, k: int, *, rowwise: bool) -> Case:
+def scaled_product(maker: Maker, m: int, n: int, k: int, *, rowwise: bool) -> Case:
     def make() -> tuple[Any, ...]:
         a, b = (maker.normal(*shape).to(torch.float8_e4m3fn) for shape in ((m, k), (n, k)))
         scale_a, scale_b = ((m, 1), (1, n)) if rowwise else ((), ())
@@ -165,46 +164,3 @@ def _scaled_product(maker: Maker, m: int, n: int, k: int, *, rowwise: bool) -> C
 
     fields = {"shapes": [[m, k], [k, n]], "dtype": "fp8", "rowwise": rowwise}
     return Case(op="_scaled_mm", fields=fields, make=make, run=run)
-
-
-def _recurrent(maker: Maker) -> Iterator[Case]:
-    for steps, batch, width, hidden, layers in (
-        (64, 64, 512, 512, 1),
-        (128, 32, 256, 256, 2),
-        (32, 128, 1024, 1024, 1),
-        (256, 16, 512, 1024, 1),
-        (100, 20, 650, 650, 2),
-        (35, 64, 200, 200, 1),
-        (50, 256, 128, 128, 1),
-        (48, 32, 768, 768, 1),
-    ):
-        for kind in ("lstm", "gru"):
-            for dtype in ("fp32", "fp16") if hidden <= 512 else ("fp32",):
-                fields = {
-                    "steps": steps,
-                    "batch": batch,
-                    "input": width,
-                    "hidden": hidden,
-                    "layers": layers,
-                    "dtype": dtype,
-                }
-                yield from _recurrent_pair(maker, kind, fields)
-
-
-def _recurrent_pair(maker: Maker, kind: str, fields: dict[str, Any]) -> Iterator[Case]:
-    def make() -> tuple[Any, ...]:
-        cell = torch.nn.LSTM if kind == "lstm" else torch.nn.GRU
-        layer = cell(
-            fields["input"], fields["hidden"], fields["layers"], device=maker.device, dtype=DTYPES[fields["dtype"]]
-        )
-        x = maker.normal(fields["steps"], fields["batch"], fields["input"], dtype=fields["dtype"])
-        return layer, x.requires_grad_()
-
-    def prepare() -> tuple[Any, ...]:
-        layer, x = make()
-        out = layer(x)[0]
-        return out, [x, *layer.parameters()], torch.randn_like(out)
-
-    yield Case(op=kind, fields=fields, make=make, run=lambda layer, x: layer(x), max_sets=2)
-    grad = lambda out, leaves, g: torch.autograd.grad(out, leaves, g, retain_graph=True)  # noqa: E731
-    yield Case(op=f"{kind}_backward", fields=fields, make=prepare, run=grad, max_sets=2)

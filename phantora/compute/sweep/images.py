@@ -73,9 +73,9 @@ _LAYOUTS = (("bf16", True), ("bf16", False), ("fp32", False), ("fp32", True))
 def cases(maker: Maker) -> Iterator[Case]:
     for dtype, last in _LAYOUTS:
         for size in _CONVOLUTIONS:
-            yield from _convolution(maker, size, dtype, last)
+            yield from convolution(maker, size, dtype, last)
         for size in _NORMALISED:
-            yield from _batch_norm(maker, size, dtype, last)
+            yield from batch_norm(maker, size, dtype, last)
         yield from _separable(maker, dtype, last)
         yield from _pooling(maker, dtype, last)
         yield from _group_norm(maker, dtype, last)
@@ -83,7 +83,7 @@ def cases(maker: Maker) -> Iterator[Case]:
     yield from _fourier(maker)
 
 
-def _convolution(maker: Maker, size: tuple[int, ...], dtype: str, last: bool, groups: int = 1) -> Iterator[Case]:
+def convolution(maker: Maker, size: tuple[int, ...], dtype: str, last: bool, groups: int = 1) -> Iterator[Case]:
     n, c, side, o, k, stride, padding = size
     out = (side + 2 * padding - k) // stride + 1
     fields: dict[str, Any] = {
@@ -116,9 +116,9 @@ def _separable(maker: Maker, dtype: str, last: bool) -> Iterator[Case]:
         (64, 576, 14, 3, 1),
         (64, 960, 7, 5, 1),
     ):
-        yield from _convolution(maker, (n, c, side, c, k, stride, k // 2), dtype, last, groups=c)
-    yield from _convolution(maker, (32, 256, 56, 256, 3, 1, 1), dtype, last, groups=32)
-    yield from _convolution(maker, (32, 1024, 14, 1024, 3, 1, 1), dtype, last, groups=32)
+        yield from convolution(maker, (n, c, side, c, k, stride, k // 2), dtype, last, groups=c)
+    yield from convolution(maker, (32, 256, 56, 256, 3, 1, 1), dtype, last, groups=32)
+    yield from convolution(maker, (32, 1024, 14, 1024, 3, 1, 1), dtype, last, groups=32)
 
 
 def _other_convolutions(maker: Maker) -> Iterator[Case]:
@@ -161,7 +161,7 @@ def _other_convolutions(maker: Maker) -> Iterator[Case]:
             yield backward_case("conv_transpose2d_backward", fields, make, run)
 
 
-def _batch_norm(maker: Maker, size: tuple[int, ...], dtype: str, last: bool) -> Iterator[Case]:
+def batch_norm(maker: Maker, size: tuple[int, ...], dtype: str, last: bool) -> Iterator[Case]:
     n, c, side = size
     fields = {"shapes": [[n, c, side, side]], "dtype": dtype, "channels_last": last}
 
@@ -196,15 +196,21 @@ def _group_norm(maker: Maker, dtype: str, last: bool) -> Iterator[Case]:
         (4, 960, 64, 32),
         (64, 512, 7, 16),
     ):
-        fields = {"shapes": [[n, c, side, side]], "groups": groups, "dtype": dtype, "channels_last": last}
+        yield from group_norm_pair(maker, (n, c, side, groups), dtype, last)
 
-        def make(n: int = n, c: int = c, side: int = side) -> tuple[Any, ...]:
-            x = maker.last(n, c, side, side, dtype=dtype, channels_last=last)
-            return x, maker.normal(c, dtype=dtype), maker.normal(c, dtype=dtype)
 
-        run = lambda x, w, b, g=groups: F.group_norm(x, g, w, b)  # noqa: E731
-        yield Case(op="group_norm", fields=fields, make=make, run=run)
-        yield backward_case("group_norm_backward", fields, make, run)
+def group_norm_pair(maker: Maker, size: tuple[int, int, int, int], dtype: str, last: bool) -> Iterator[Case]:
+    """Forward and backward of (batch, channels, side, groups)."""
+    n, c, side, groups = size
+    fields = {"shapes": [[n, c, side, side]], "groups": groups, "dtype": dtype, "channels_last": last}
+
+    def make() -> tuple[Any, ...]:
+        x = maker.last(n, c, side, side, dtype=dtype, channels_last=last)
+        return x, maker.normal(c, dtype=dtype), maker.normal(c, dtype=dtype)
+
+    run = lambda x, w, b: F.group_norm(x, groups, w, b)  # noqa: E731
+    yield Case(op="group_norm", fields=fields, make=make, run=run)
+    yield backward_case("group_norm_backward", fields, make, run)
 
 
 def _pooling(maker: Maker, dtype: str, last: bool) -> Iterator[Case]:
@@ -228,11 +234,32 @@ def _pooling(maker: Maker, dtype: str, last: bool) -> Iterator[Case]:
         ),
     }
     for op, (sizes, run) in pools.items():
-        for n, c, side in sizes:
-            fields = {"shapes": [[n, c, side, side]], "dtype": dtype, "channels_last": last}
-            make = lambda n=n, c=c, side=side: (maker.last(n, c, side, side, dtype=dtype, channels_last=last),)  # noqa: E731
-            yield Case(op=op, fields=fields, make=make, run=run)
-            yield backward_case(f"{op}_backward", fields, make, run)
+        for size in sizes:
+            yield from _image_pair(maker, op, size, dtype, last, run)
+
+
+def sized(maker: Maker, size: tuple[int, int, int], dtype: str, last: bool) -> Iterator[Case]:
+    """Pooling and interpolation of (batch, channels, side)."""
+    table: dict[str, Callable[[Tensor], Tensor]] = {
+        "max_pool2d": lambda x: F.max_pool2d(x, 3, 2, 1),
+        "max_pool2d_2": lambda x: F.max_pool2d(x, 2),
+        "avg_pool2d": lambda x: F.avg_pool2d(x, 2),
+        "adaptive_avg_pool2d": lambda x: F.adaptive_avg_pool2d(x, 1),
+        "upsample_nearest2d": lambda x: F.interpolate(x, scale_factor=2.0),
+        "upsample_bilinear2d": lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear"),
+    }
+    for op, run in table.items():
+        yield from _image_pair(maker, op, size, dtype, last, run)
+
+
+def _image_pair(
+    maker: Maker, op: str, size: tuple[int, int, int], dtype: str, last: bool, run: Callable[[Tensor], Tensor]
+) -> Iterator[Case]:
+    n, c, side = size
+    fields = {"shapes": [[n, c, side, side]], "dtype": dtype, "channels_last": last}
+    make = lambda: (maker.last(n, c, side, side, dtype=dtype, channels_last=last),)  # noqa: E731
+    yield Case(op=op, fields=fields, make=make, run=run)
+    yield backward_case(f"{op}_backward", fields, make, run)
 
 
 def _fourier(maker: Maker) -> Iterator[Case]:

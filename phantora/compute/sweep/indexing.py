@@ -38,7 +38,7 @@ _TABLES = (
 def cases(maker: Maker) -> Iterator[Case]:
     for dtype in ("fp32", "bf16"):
         for vocabulary, width, tokens in _TABLES:
-            yield from _tables(maker, vocabulary, width, tokens, dtype)
+            yield from tables(maker, vocabulary, width, tokens, dtype)
         for rows, width, count in (
             (100_000, 1, 2_000_000),
             (100_000, 8, 2_000_000),
@@ -47,13 +47,13 @@ def cases(maker: Maker) -> Iterator[Case]:
             (16384, 4096, 32768),
             (4096, 1024, 8192),
         ):
-            yield from _rows(maker, rows, width, count, dtype)
+            yield from row_operators(maker, rows, width, count, dtype)
         for shape in ((4096, 1024), (65536, 64), (8192, 50257)):
             yield from _elements(maker, shape, dtype)
     yield from _bags(maker)
 
 
-def _tables(maker: Maker, vocabulary: int, width: int, tokens: int, dtype: str) -> Iterator[Case]:
+def tables(maker: Maker, vocabulary: int, width: int, tokens: int, dtype: str) -> Iterator[Case]:
     fields = {"vocab": vocabulary, "dim": width, "tokens": tokens, "dtype": dtype}
     table = lambda: (maker.normal(vocabulary, width, dtype=dtype), maker.index(vocabulary, tokens))  # noqa: E731
     grads = lambda: (maker.normal(tokens, width, dtype=dtype), maker.index(vocabulary, tokens))  # noqa: E731
@@ -66,7 +66,7 @@ def _tables(maker: Maker, vocabulary: int, width: int, tokens: int, dtype: str) 
     )
 
 
-def _rows(maker: Maker, rows: int, width: int, count: int, dtype: str) -> Iterator[Case]:
+def row_operators(maker: Maker, rows: int, width: int, count: int, dtype: str) -> Iterator[Case]:
     fields = {"vocab": rows, "dim": width, "tokens": count, "dtype": dtype}
 
     def make() -> tuple[Any, ...]:
@@ -117,19 +117,21 @@ def _bags(maker: Maker) -> Iterator[Case]:
         (50000, 256, 4096, 50),
         (400000, 128, 2048, 4),
     ):
-        for mode in ("sum", "mean", "max"):
-            fields = {
-                "vocab": vocabulary,
-                "dim": width,
-                "tokens": bags * length,
-                "bags": bags,
-                "mode": mode,
-                "dtype": "fp32",
-            }
+        yield from bag_operators(maker, vocabulary, width, bags, length)
 
-            def make(v: int = vocabulary, d: int = width, b: int = bags, n: int = length) -> tuple[Any, ...]:
-                return maker.normal(v, d, dtype="fp32"), maker.index(v, b, n)
 
-            run = lambda w, i, m=mode: F.embedding_bag(i, w, mode=m)  # noqa: E731
-            yield Case(op="embedding_bag", fields=fields, make=make, run=run)
-            yield backward_case("embedding_bag_backward", fields, make, run, max_sets=2)
+def bag_operators(maker: Maker, vocabulary: int, width: int, bags: int, length: int) -> Iterator[Case]:
+    """embedding_bag and its backward pass in its three modes."""
+    for mode in ("sum", "mean", "max"):
+        fields = {
+            "vocab": vocabulary,
+            "dim": width,
+            "tokens": bags * length,
+            "bags": bags,
+            "mode": mode,
+            "dtype": "fp32",
+        }
+        make = lambda: (maker.normal(vocabulary, width, dtype="fp32"), maker.index(vocabulary, bags, length))  # noqa: E731
+        run = lambda w, i, m=mode: F.embedding_bag(i, w, mode=m)  # noqa: E731
+        yield Case(op="embedding_bag", fields=fields, make=make, run=run)
+        yield backward_case("embedding_bag_backward", fields, make, run, max_sets=2)

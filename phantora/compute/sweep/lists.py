@@ -92,7 +92,7 @@ _SGD = {**_RATES, "dampening": 0.0, "nesterov": False}
 def cases(maker: Maker) -> Iterator[Case]:
     for name, shapes in LISTS.items():
         for dtype in ("fp32", "bf16"):
-            yield from _list(maker, name, shapes, dtype)
+            yield from list_operators(maker, name, shapes, dtype)
     yield from _mixed(maker)
     yield from _transfers(maker)
 
@@ -101,7 +101,7 @@ def _fields(name: str, shapes: list[tuple[int, ...]], dtype: str) -> dict[str, A
     return {"list": name, "tensors": len(shapes), "numel": sum(map(math.prod, shapes)), "dtype": dtype}
 
 
-def _list(maker: Maker, name: str, shapes: list[tuple[int, ...]], dtype: str) -> Iterator[Case]:
+def list_operators(maker: Maker, name: str, shapes: list[tuple[int, ...]], dtype: str) -> Iterator[Case]:
     fields, sets = _fields(name, shapes, dtype), 1 if name in _MANY else 4
 
     def make() -> tuple[Any, ...]:

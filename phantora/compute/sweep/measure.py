@@ -15,9 +15,11 @@ import torch
 
 from phantora.compute.call_json import to_json
 from phantora.compute.sweep.case import Case
-from phantora.compute.sweep.timing import device_us, input_bytes, kernels, observed
+from phantora.compute.sweep.timing import device_us, input_bytes, kernels, observed, wall_us
 
 _BATCH = 48
+_WAITING_BATCH = 6  # these can launch thousands of kernels
+_LISTED_KERNELS = 120
 _BATCH_BYTES = 12 << 30
 _KEPT_CACHE_BYTES = 80 << 30
 
@@ -65,8 +67,8 @@ def _times(numbered: list[tuple[int, Case]], out: TextIO, until: float) -> list[
         row: dict[str, Any] = {"case": number, "op": case.op, **case.fields}
         try:
             first, observer = observed(case)
-            us, host_us = (0.0, 0.0) if case.waits else device_us(case, first)
-            row |= {"us": round(us, 3), "host_us": round(host_us, 2), "calls": [to_json(c) for c in observer.calls]}
+            calls = observer.calls if case.call is None else [case.call]
+            row |= _timed(case, first) | {"calls": [to_json(c) for c in calls]}
             done.append((number, case, input_bytes(first)))
             first = observer = None  # type: ignore[assignment]
         except Exception as error:  # recorded, not hidden: out of memory, or no kernel for these shapes
@@ -77,13 +79,22 @@ def _times(numbered: list[tuple[int, Case]], out: TextIO, until: float) -> list[
     return done
 
 
+def _timed(case: Case, first: tuple[Any, ...]) -> dict[str, Any]:
+    """us and host_us; for a case that waits for the device, whose launches cannot be queued, wall_us of one run."""
+    if case.waits:
+        return {"us": 0.0, "host_us": 0.0, "wall_us": round(wall_us(case, first), 1)}
+    us, host_us = device_us(case, first)
+    return {"us": round(us, 3), "host_us": round(host_us, 2)}
+
+
 def _kernels(done: list[tuple[int, Case, int]], out: TextIO, until: float) -> int:
     written, batch, size = 0, [], 0
     torch.cuda.empty_cache()
     for entry in [*done, None]:
-        if entry is None or len(batch) == _BATCH or (batch and size + entry[2] > _BATCH_BYTES):
+        limit = _WAITING_BATCH if batch and batch[0][1].waits else _BATCH
+        if entry is None or len(batch) >= limit or (batch and size + entry[2] > _BATCH_BYTES):
             for (number, *_), found in zip(batch, _safe_kernels([case for _, case, _ in batch])):
-                write(out, {"case": number, "kernels": [[name, round(us, 3)] for name, us in found]})
+                write(out, {"case": number} | _listed(found))
                 written += 1
             batch, size = [], 0
             if entry is None or time.monotonic() > until:
@@ -91,6 +102,21 @@ def _kernels(done: list[tuple[int, Case, int]], out: TextIO, until: float) -> in
         batch.append(entry)
         size += entry[2]
     return written
+
+
+def _listed(found: list[tuple[str, float]]) -> dict[str, Any]:
+    """Every kernel with its time; of very many (factorizations launch thousands) their number and sum by name."""
+    if len(found) <= _LISTED_KERNELS:
+        return {"kernels": [[name, round(us, 3)] for name, us in found]}
+    sums: dict[str, list[float]] = {}
+    for name, us in found:
+        entry = sums.setdefault(name, [0, 0.0])
+        entry[0], entry[1] = entry[0] + 1, entry[1] + us
+    ranked = sorted(sums.items(), key=lambda item: (-item[1][1], item[0]))[:20]
+    return {
+        "kernel_sum": [len(found), round(sum(us for _, us in found), 3)],
+        "kernels_by_name": [[name, count, round(us, 3)] for name, (count, us) in ranked],
+    }
 
 
 def _safe_kernels(cases: list[Case]) -> list[list[tuple[str, float]]]:

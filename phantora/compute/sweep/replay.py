@@ -7,66 +7,68 @@ its forward's state) may refuse such inputs: its row then says why, and the pric
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from phantora.compute.calibrate_command import recorded_calls
 from phantora.compute.call import OpCall, TensorSpec
-from phantora.compute.call_json import to_json
 from phantora.compute.sweep.case import Case
-from phantora.compute.sweep.measure import provenance, write
-from phantora.compute.sweep.timing import device_us
 
 _WHOLE = ("int64", "int32", "int16", "int8", "uint8")
 
 
-def measure_calls(calls: list[OpCall], path: Path, seconds: float) -> None:
-    """One row a call into `path` (JSON lines), until `seconds` are over."""
-    until = time.monotonic() + seconds
-    with open(path, "w", encoding="utf-8") as out:
-        write(out, {"provenance": provenance()})
-        for number, call in enumerate(calls):
-            if time.monotonic() > until:
-                break
-            row: dict[str, Any] = {"case": number, "op": call.name, "calls": [to_json(call)]}
-            try:
-                case = case_of(call)
-                us, host_us = device_us(case, case.make())
-                row |= {"us": round(us, 3), "host_us": round(host_us, 2)}
-            except Exception as error:  # recorded, not hidden
-                row["error"] = f"{type(error).__name__}: {str(error)[:160]}"
-                torch.cuda.empty_cache()
-            write(out, row)
+def recorded_cases(path: Path) -> list[Case]:
+    """A case for each call in a run's operators.jsonl (or in that file), in its order."""
+    return [case_of(call) for call in recorded_calls(path)]
 
 
 def case_of(call: OpCall, device: str = "cuda") -> Case:
-    """A benchmark of `call`. LookupError when this torch has no such operator."""
-    operator = _operator(call)
+    """A benchmark of `call`. Making its inputs raises LookupError when this torch has no such operator."""
     limit = _index_limit(call)
-
-    def make() -> tuple[Any, ...]:
-        return tuple(_value(value, limit, device) for _, value in call.args)
-
-    names = [name for name, _ in call.args]
     tf32 = dict(call.flags).get("allow_tf32")
 
+    def make() -> tuple[Any, ...]:
+        given = dict(call.args)
+        return tuple(_argument(argument, given, limit, device) for argument in _operator(call)._schema.arguments)
+
     def run(*values: Any) -> Any:
+        operator = _operator(call)
         if tf32 is not None:
             torch.backends.cuda.matmul.allow_tf32 = bool(tf32)
-        return operator(**dict(zip(names, values)))
+        return operator(**{argument.name: value for argument, value in zip(operator._schema.arguments, values)})
 
-    return Case(op=call.name, fields={}, make=make, run=run)
+    return Case(op=call.name, fields={}, make=make, run=run, call=call)
 
 
 def _operator(call: OpCall) -> Any:
+    """The overload that was called; a recording that does not name it means the first that takes these arguments."""
     space, _, name = call.name.partition("::")
-    packet = getattr(getattr(torch.ops, space), name, None)
+    packet = getattr(getattr(torch.ops, space), name, None) if name else None
     if packet is None:
         raise LookupError(f"this torch has no operator {call.name}")
-    return getattr(packet, call.overload or "default")
+    if call.overload:
+        return getattr(packet, call.overload)
+    given = {name for name, _ in call.args}
+    for overload in packet.overloads():
+        if given <= {argument.name for argument in getattr(packet, overload)._schema.arguments}:
+            return getattr(packet, overload)
+    raise LookupError(f"this torch has no overload of {call.name} with arguments {', '.join(sorted(given))}")
+
+
+def _argument(argument: Any, given: dict[str, Any], limit: int, device: str) -> Any:
+    """A value for one argument of a schema; recordings leave out what is None or empty, and values of numbers."""
+    kind = str(argument.real_type)
+    if argument.name not in given:
+        return argument.default_value if argument.has_default_value() else [] if kind.startswith("List") else None
+    value = given[argument.name]
+    if kind in ("number", "Optional[number]") and not isinstance(value, TensorSpec):
+        return 1 if isinstance(value, int) else 0.5
+    if isinstance(value, str) and hasattr(torch, value) and isinstance(getattr(torch, value), torch.dtype):
+        return getattr(torch, value)
+    return _value(value, limit, device)
 
 
 def _index_limit(call: OpCall) -> int:

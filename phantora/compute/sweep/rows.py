@@ -69,16 +69,16 @@ _REDUCED: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 def cases(maker: Maker) -> Iterator[Case]:
     for dtype in ("bf16", "fp32"):
         for rows, columns in _GRID:
-            yield from _normalised(maker, rows, columns, dtype)
+            yield from normalised(maker, rows, columns, dtype)
         for shape, dims in _REDUCED:
-            yield from _reductions(maker, shape, dims, dtype)
+            yield from reductions(maker, shape, dims, dtype)
         yield from _scans(maker, dtype)
         yield from _sorts(maker, dtype)
     yield from _sorted_integers(maker)
     yield from _losses(maker)
 
 
-def _normalised(maker: Maker, r: int, c: int, dtype: str) -> Iterator[Case]:
+def normalised(maker: Maker, r: int, c: int, dtype: str) -> Iterator[Case]:
     fields = {"shapes": [[r, c]], "dtype": dtype}
     x = lambda: (maker.normal(r, c, dtype=dtype),)  # noqa: E731
     scaled = lambda: (maker.normal(r, c, dtype=dtype), maker.normal(c, dtype=dtype), maker.normal(c, dtype=dtype))  # noqa: E731
@@ -99,7 +99,7 @@ def _normalised(maker: Maker, r: int, c: int, dtype: str) -> Iterator[Case]:
         yield backward_case("rms_norm_backward", fields, pair, lambda x, w: F.rms_norm(x, (c,), w, 1e-6))
 
 
-def _reductions(maker: Maker, shape: tuple[int, ...], dims: tuple[int, ...], dtype: str) -> Iterator[Case]:
+def reductions(maker: Maker, shape: tuple[int, ...], dims: tuple[int, ...], dtype: str) -> Iterator[Case]:
     fields = {"shapes": [list(shape)], "dim": list(dims), "dtype": dtype}
     table: dict[str, Callable[[Tensor], Any]] = {
         "sum_dim": lambda x: x.sum(dims),

@@ -1,16 +1,29 @@
-"""The standard sweep: every family's cases, in a fixed random order so that a sweep cut short is a fair sample.
+"""The sweeps: every family's cases, in a fixed random order so that a sweep cut short is a fair sample.
 
-Families alternate, so the GPU sees the mixed load of a training step and not the sustained load of one operator.
+Families alternate, so the GPU sees the mixed load of a training step and not the sustained load of one operator. Those
+of groups.ALONE come last and run in processes of their own, likeliest cases first: they can hang or take long.
 """
 
 from __future__ import annotations
 
 import random
 
-from phantora.compute.sweep import attention, dense, images, indexing, lists, pointwise, rows
+from phantora.compute.sweep import (
+    attention,
+    dense,
+    factorizations,
+    images,
+    indexing,
+    lists,
+    pointwise,
+    recurrent,
+    rows,
+    sampled,
+)
 from phantora.compute.sweep.case import Case, Maker
+from phantora.compute.sweep.groups import ALONE, STANDARD
 
-FAMILIES = {
+_MODULES = {
     "dense": dense,
     "attention": attention,
     "pointwise": pointwise,
@@ -18,15 +31,15 @@ FAMILIES = {
     "indexing": indexing,
     "images": images,
     "lists": lists,
+    "sampled": sampled,
+    "recurrent": recurrent,
+    "factorizations": factorizations,
 }
 
 
-def standard_cases(maker: Maker, families: tuple[str, ...] = tuple(FAMILIES)) -> list[Case]:
-    """All cases of `families`, shuffled by a fixed seed; recurrent layers last, since cuDNN can hang in them."""
-    found = [case for name in families for case in FAMILIES[name].cases(maker)]
-    random.Random(1).shuffle(found)
-    return sorted(found, key=is_recurrent)
-
-
-def is_recurrent(case: Case) -> bool:
-    return case.op.startswith(("lstm", "gru"))
+def standard_cases(maker: Maker, families: tuple[str, ...] = STANDARD) -> list[tuple[str, Case]]:
+    """(group, case) of `families`: 'mixed' ones shuffled by a fixed seed, then those that run alone, in their order."""
+    mixed = [case for name in families if name not in ALONE for case in _MODULES[name].cases(maker)]
+    random.Random(1).shuffle(mixed)
+    alone = [(name, case) for name in families if name in ALONE for case in _MODULES[name].cases(maker)]
+    return [*(("mixed", case) for case in mixed), *alone]

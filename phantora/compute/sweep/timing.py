@@ -53,6 +53,15 @@ def device_us(case: Case, first: tuple[Any, ...]) -> tuple[float, float]:
     return start.elapsed_time(end) * 1e3 / repetitions, host_us
 
 
+def wall_us(case: Case, inputs: tuple[Any, ...]) -> float:
+    """Time from the launch of one run to the end of its kernels, on the host's clock."""
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    case.run(*inputs)
+    torch.cuda.synchronize()
+    return (time.perf_counter() - begun) * 1e6
+
+
 def _warm_up(case: Case, sets: list[tuple[Any, ...]]) -> tuple[float, float]:
     """(host us of a launch, rough device us)."""
     case.run(*sets[-1])

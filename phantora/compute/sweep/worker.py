@@ -1,4 +1,4 @@
-"""A process that measures the standard sweep from one case on, and the watch over it.
+"""A process that measures one group of a sweep from one case on, and the watch over it.
 
 A kernel that never ends cannot be interrupted from within its process (seen: cuDNN's GRU with 2,048 hidden units in
 float16), so a worker that writes nothing for a while is killed and another one goes on after the case it hung in.
@@ -12,20 +12,24 @@ import sys
 import time
 from pathlib import Path
 
+from phantora.compute.sweep.groups import groups_of
 from phantora.errors import UserError
 
-SILENCE_S = 25.0
+SILENCE_S = 30.0
 
 
-def watch(path: Path, seconds: float) -> None:
-    """Sweeps into `path` (JSON lines) for at most about `seconds`."""
-    until, start = time.monotonic() + seconds, 0
+def watch(path: Path, seconds: float, families: tuple[str, ...] = (), recording: Path | None = None) -> None:
+    """Sweeps `families`, or the operators in `recording`, into `path` (JSON lines) for at most about `seconds`."""
     path.write_text("", encoding="utf-8")
-    while (left := until - time.monotonic()) > 10:
-        command = [sys.executable, "-m", __name__, str(path), str(start), str(left)]
-        if _runs_through(subprocess.Popen(command), path, until + 20):
-            return
-        start = max(start, last_case(path) + 1) + 1  # the one after the case that hung
+    groups = groups_of(families, seconds) if recording is None else {"recording": seconds}
+    source = ",".join(families) if recording is None else str(recording)
+    for group, share in groups.items():
+        until, start = time.monotonic() + share, 0
+        while (left := until - time.monotonic()) > 10:
+            command = [sys.executable, "-m", __name__, str(path), str(start), str(left), group, source]
+            if _runs_through(subprocess.Popen(command), path, until + 20):
+                break
+            start = max(start, last_case(path) + 1) + 1  # the one after the case that hung
 
 
 def _runs_through(worker: subprocess.Popen[bytes], path: Path, until: float) -> bool:
@@ -61,16 +65,18 @@ def last_case(path: Path) -> int:
 def main() -> None:
     from phantora.compute.sweep.case import Maker
     from phantora.compute.sweep.measure import provenance, sweep, write
-    from phantora.compute.sweep.standard import is_recurrent, standard_cases
+    from phantora.compute.sweep.replay import recorded_cases
+    from phantora.compute.sweep.standard import standard_cases
 
-    path, start, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-    numbered = list(enumerate(standard_cases(Maker())))[start:]
-    begun = time.monotonic()
+    path, start, seconds, group, source = *sys.argv[1:3], float(sys.argv[3]), *sys.argv[4:6]
+    if group == "recording":
+        every = [(group, case) for case in recorded_cases(Path(source))]
+    else:
+        every = standard_cases(Maker(), tuple(source.split(",")))
+    chosen = [(number, case) for number, (own, case) in enumerate(every) if own == group and number >= int(start)]
     with open(path, "a", encoding="utf-8") as out:
         write(out, {"provenance": provenance()})
-        for recurrent, share in ((False, 0.9), (True, 1.0)):
-            chosen = [entry for entry in numbered if is_recurrent(entry[1]) is recurrent]
-            print(sweep(chosen, out, share * seconds - (time.monotonic() - begun)), "of", len(chosen), flush=True)
+        print(group, sweep(chosen, out, seconds), "of", len(chosen), flush=True)
 
 
 if __name__ == "__main__":
