@@ -4,12 +4,17 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test setup clean
+.PHONY: run test validate setup clean
 run: $(VENV)/installed
 	$(BIN)/phantora record-and-simulate --nproc-per-node 8 --cluster dgx-h100 --out runs/demo examples/train_gpt.py
 
 test: $(VENV)/installed-test
 	$(BIN)/python -m pytest -q
+
+# Simulated training steps beside those measured on one H200. SHARED: the folder with workloads/ and reference/.
+SHARED ?= $(abspath ../shared)
+validate: $(VENV)/installed-test
+	PHANTORA_SHARED=$(SHARED) $(BIN)/python -m phantora.validation hardware $(CASES)
 
 setup: $(VENV)/installed
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import sys
 
-from phantora.validation import hardware, vidur
+from phantora.errors import UserError
+from phantora.validation import hardware, nccl, profiles, vidur
 
 
 def main() -> int:
-    commands = {"hardware": hardware.main, "vidur": vidur.main}
+    commands = {"hardware": hardware.main, "nccl": nccl.main, "profiles": profiles.main, "vidur": vidur.main}
     if len(sys.argv) < 2 or sys.argv[1] not in commands:
         print(f"usage: python -m phantora.validation {{{', '.join(commands)}}} ...", file=sys.stderr)
         return 2
-    return commands[sys.argv[1]](sys.argv[2:])
+    try:
+        return commands[sys.argv[1]](sys.argv[2:])
+    except UserError as error:
+        print(f"phantora: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ def infer(op: Any, schema: Schema, args: tuple[Any, ...], kwargs: dict[str, Any]
     leaves = tensors_in(args, kwargs)
     meta_leaves = tensors_in(meta_args, meta_kwargs)
     recipes = [_recipe(r, leaves, meta_leaves) for r in results]
-    made = [r for r, recipe in zip(results, recipes) if isinstance(recipe, (New, NewList, View))]
+    made = [r for r, recipe in zip(results, recipes) if isinstance(recipe, (New, NewList, ResizedArgument, View))]
     return Inferred(recipes, tensors_in(made, {}))
 
 

@@ -15,10 +15,11 @@ from phantora.memory.emulator import AllocatorEmulator, Event, OutOfMemory
 MIB = 1 << 20
 LIMIT_BYTES = 2048 * MIB
 SETTINGS = [
-    "max_split_size_mb:100000",  # as good as none
-    "max_split_size_mb:40",
-    "roundup_power2_divisions:[64:8,256:4,>:1]",
-    "garbage_collection_threshold:0.5",
+    # expandable_segments keeps its value when the settings change, so each says it
+    "expandable_segments:False",
+    "expandable_segments:False,max_split_size_mb:40",
+    "expandable_segments:False,roundup_power2_divisions:[64:8,256:4,>:1]",
+    "expandable_segments:False,garbage_collection_threshold:0.5",
     "expandable_segments:True",
     "expandable_segments:True,roundup_power2_divisions:8",
 ]
@@ -93,11 +94,23 @@ def on_gpu(steps: list[Step], settings: str) -> tuple[Outcome, list[int]]:
 
 
 def emulated(steps: list[Step], settings: str, total_bytes: int, streams: list[int], placed: list[int]) -> Outcome:
-    allocator = AllocatorEmulator(settings=settings, total_bytes=total_bytes)
+    allocator = AllocatorEmulator(total_bytes=total_bytes)
+    allocator.apply_settings(settings)
     allocator.set_memory_fraction(LIMIT_BYTES / total_bytes)
     allocator.place_segments(placed)
     allocator.start_trace()
-    outcome, live = Outcome(), []
+    outcome = Outcome()
+    try:
+        repeat(steps, allocator, streams, outcome)
+    except ValueError as error:  # an allocator that went astray frees what is not there: the events say where it began
+        outcome.errors.append(str(error))
+    outcome.events = [event for event in allocator.take_trace() if event.action not in ("snapshot", "oom")]
+    outcome.stats = allocator.stats()
+    return outcome
+
+
+def repeat(steps: list[Step], allocator: AllocatorEmulator, streams: list[int], outcome: Outcome) -> None:
+    live: list[int] = []
     for action, value, stream in steps:
         if action == "malloc":
             try:
@@ -111,9 +124,6 @@ def emulated(steps: list[Step], settings: str, total_bytes: int, streams: list[i
         elif live:
             allocator.free(live.pop(value % len(live)))
             allocator.finish_stream(streams[1])
-    outcome.events = [event for event in allocator.take_trace() if event.action not in ("snapshot", "oom")]
-    outcome.stats = allocator.stats()
-    return outcome
 
 
 def placements(events: list[Event], total_bytes: int) -> Iterator[int]:

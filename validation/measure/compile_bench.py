@@ -3,13 +3,15 @@
 usage: python compile_bench.py --out FILE [--seconds 480] [PART ...]      (default: all parts, in this order)
 
     graphs    host and device time of a replayed CUDA graph by its number of nodes
-    host      host time per call of compiled functions of 1 to 64 kernels, of extern calls, with gradients, with many parameters
-    models    training steps, compiled: step time, peak memory, every kernel with its count and device time
-    kernels   families of fused kernels at several sizes: device time of each beside what Inductor says of it (kind, numels,
+    host      host time per call of compiled functions of 1 to 64 kernels, of extern calls, with gradients, with many
+    parameters models    training steps, compiled: step time, peak memory, every kernel with its count and device time
+    kernels   families of fused kernels at several sizes: device time of each beside what Inductor says of it (kind,
+    numels,
               bytes, loads, stores, reductions, source text)
     autotune  a training step with mode="max-autotune-no-cudagraphs"
 
-FILE is rewritten after every measurement, so a run cut short keeps what it had. A part that fails leaves its error in FILE.
+FILE is rewritten after every measurement, so a run cut short keeps what it had. A part that fails leaves its error
+in FILE.
 """
 
 from __future__ import annotations
@@ -125,7 +127,8 @@ def with_descriptions(times: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def host_us(call: Callable[[], object], inner: int = 20, repeats: int = 15) -> float:
-    """Host time of one call while the device keeps up: median over bursts of `inner` calls, each after a synchronize."""
+    """Host time of one call while the device keeps up: median over bursts of `inner` calls, each after a
+    synchronize."""
     for _ in range(5):
         call()
     found = []
@@ -159,7 +162,7 @@ def kernel_cases() -> Iterator[tuple[str, Callable[..., Any], list[torch.Tensor]
         def each(function: Callable[[torch.Tensor], Any]) -> Callable[..., Any]:
             return lambda *xs: [function(x) for x in xs]
 
-        def tensors(shapes: list[tuple[int, ...]], grad: bool = False, dtype: torch.dtype = dtype) -> list[torch.Tensor]:
+        def tensors(shapes: list[Any], grad: bool = False, dtype: torch.dtype = dtype) -> list[torch.Tensor]:
             return [made(*shape, dtype=dtype, grad=grad) for shape in shapes]
 
         yield f"scale/{label}", each(lambda x: x * 2 + 1), tensors(SIZES), False
@@ -204,13 +207,15 @@ def kernel_cases() -> Iterator[tuple[str, Callable[..., Any], list[torch.Tensor]
             found.append((x * angle.cos() + turned * angle.sin()).to(x.dtype).transpose(1, 2).contiguous())
         return found
 
-    yield "rotary", rotary, [made(b, s, h, 128, grad=True) for b, s, h in ((1, 1024, 8), (2, 4096, 8), (2, 4096, 32))], True
+    turned = ((1, 1024, 8), (2, 4096, 8), (2, 4096, 32))
+    yield "rotary", rotary, [made(*sizes, 128, grad=True) for sizes in turned], True
 
     def embedding(*xs: torch.Tensor) -> list[torch.Tensor]:
         index = torch.arange(8192, device="cuda")
         return [F.embedding((index * 7919) % len(x), x) for x in xs]
 
-    yield "embedding", embedding, [made(v, d, grad=True) for v, d in ((50257, 768), (32000, 4096), (128256, 2048))], True
+    tables = ((50257, 768), (32000, 4096), (128256, 2048))
+    yield "embedding", embedding, [made(*sizes, grad=True) for sizes in tables], True
 
     def batch_norm(*xs: torch.Tensor) -> list[torch.Tensor]:
         return [F.relu(F.batch_norm(x, None, None, training=True)) for x in xs]
@@ -362,8 +367,8 @@ def language_model(name: str, batch: int, seq: int, mode: str | None) -> Callabl
     elif name == "llama-1b":
         config, cls = (
             transformers.LlamaConfig(
-                vocab_size=128256, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
-                num_key_value_heads=8, max_position_embeddings=seq, use_cache=False, tie_word_embeddings=False,
+                vocab_size=128256, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16,
+                num_attention_heads=32, num_key_value_heads=8, max_position_embeddings=seq, use_cache=False, tie_word_embeddings=False,
             ),
             transformers.LlamaForCausalLM,
         )  # fmt: skip

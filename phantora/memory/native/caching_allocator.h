@@ -13,6 +13,9 @@
 //   CachingAllocator(int device, Config, DeviceMemory, StreamClock*, Hooks = {});
 //
 //   Result allocate(size_t bytes, int64_t stream);       // Result{address, ok, oom}; 0 bytes: address 0, ok
+//   Result allocate_unless_undecided(size_t, int64_t);   // the same; is_undecided: memory would have to grow while it
+//                                                        // is not known whether the undecided_events() are over
+//   std::vector<std::vector<int64_t>> undecided_events();  // tickets of the StreamClock, in order for each stream
 //   void free(uint64_t address);                         // 0: nothing
 //   void record_stream(uint64_t address, int64_t stream);
 //   bool owns(uint64_t address) const;                   // a live allocation starts there
@@ -73,7 +76,8 @@ namespace phantora::memory {
 struct Result {
   uint64_t address = 0;
   bool ok = true;
-  Oom oom;  // filled when not ok
+  Oom oom;  // filled when not ok and nothing is undecided
+  bool is_undecided = false;
 };
 
 class CachingAllocator {
@@ -91,18 +95,9 @@ class CachingAllocator {
   }
 
   // malloc: best fit, else a new segment, else release cached memory step by step and retry, else out of memory.
-  Result allocate(size_t bytes, int64_t stream) {
-    if (bytes == 0) return {};
-    if (bytes >= kExbibyte) return too_large();
-    if (captures_.empty()) pending_.poll([this](Block* block) { finish_free(block); });
-    Request request{round_size(bytes), stream};
-    request.pool = &pool_for(request.size, stream);
-    request.segment_bytes = segment_size(request.size);
-    request.expandable = heap_.config().expandable_segments && !request.pool->has_own_allocator();
-    request.block = heap_.take_free(*request.pool, stream, request.size, request.expandable);
-    if (!request.block && !obtain_more(request)) return out_of_memory(request);
-    return hand_out(request, bytes);
-  }
+  Result allocate(size_t bytes, int64_t stream) { return allocate(bytes, stream, false); }
+  Result allocate_unless_undecided(size_t bytes, int64_t stream) { return allocate(bytes, stream, true); }
+  std::vector<std::vector<int64_t>> undecided_events() const { return pending_.undecided(); }
 
   void free(uint64_t address) {
     if (address == 0) return;
@@ -234,6 +229,23 @@ class CachingAllocator {
     bool expandable = false;
     Block* block = nullptr;  // what was found
   };
+
+  Result allocate(size_t bytes, int64_t stream, bool may_be_undecided) {
+    if (bytes == 0) return {};
+    if (bytes >= kExbibyte) return too_large();
+    if (captures_.empty()) pending_.poll([this](Block* block) { finish_free(block); });
+    Request request{round_size(bytes), stream};
+    request.pool = &pool_for(request.size, stream);
+    request.segment_bytes = segment_size(request.size);
+    request.expandable = heap_.config().expandable_segments && !request.pool->has_own_allocator();
+    request.block = heap_.take_free(*request.pool, stream, request.size, request.expandable);
+    if (!request.block && may_be_undecided && captures_.empty() && !pending_.undecided().empty()) {
+      if (heap_.collects_garbage()) --request.pool->num_searches;  // this call will be repeated
+      return {0, false, {}, true};
+    }
+    if (!request.block && !obtain_more(request)) return out_of_memory(request);
+    return hand_out(request, bytes);
+  }
 
   size_t round_size(size_t bytes) const {
     if (bytes < kMinBlockSize) return kMinBlockSize;

@@ -42,6 +42,17 @@ class PendingFrees {
     }
   }
 
+  // Each stream's events from the first on that is not known to be done, if it is undecided.
+  std::vector<std::vector<int64_t>> undecided() const {
+    std::vector<std::vector<int64_t>> found;
+    for (const auto& [stream, queue] : events_) {
+      if (!clock_ || queue.empty() || !clock_->is_undecided(queue.front().first)) continue;
+      std::vector<int64_t>& tickets = found.emplace_back();
+      for (const auto& [ticket, block] : queue) tickets.push_back(ticket);
+    }
+    return found;
+  }
+
   // synchronize_and_free_events: waits for all blocks, or for those of one private pool.
   template <typename Free>
   void synchronize(const PrivatePool* pool, Free free) {
