@@ -9,8 +9,8 @@ from phantora.compute.families import describe
 from phantora.compute.pricer import Pricer, pricer_of
 
 FACTS = {
-    "kind": "pointwise", "rows": 1 << 20, "columns": 1, "plain": 1, "special": 0, "heavy": 0, "random": 0, "atomic": False,
-    "bytes": 8 << 20, "growth_percent": 100,
+    "kind": "pointwise", "rows": 1 << 20, "columns": 1, "plain": 1, "special": 0, "heavy": 0, "random": 0,
+    "atomic": False, "bytes": 8 << 20, "growth_percent": 100,
 }  # fmt: skip
 
 
@@ -36,7 +36,8 @@ def test_traffic_at_the_streaming_rate(pricer: Pricer) -> None:
 
 
 def test_what_was_measured_of_a_compiled_gpt2(pricer: Pricer) -> None:
-    """us on an H200 between the profiler's time stamps, which leave out the gap of 0.7 us (profiles of the shared cases)."""
+    """us on an H200 between the profiler's time stamps, which leave out the gap of 0.7 us (profiles of the shared
+    cases)."""
     elements, rows = 8192 * 3072, 8192
     gelu = dict(rows=elements, bytes=2 * 2 * elements, plain=11, heavy=1)
     gelu_backward = dict(rows=elements, bytes=3 * 2 * elements, plain=25, heavy=1)

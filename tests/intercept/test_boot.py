@@ -78,17 +78,6 @@ def test_a_wrong_configuration_names_the_field(fields: dict[str, object], messag
         boot.BootConfig(**{"device_properties": PROPERTIES, **fields})
 
 
-def test_compiled_code_runs_as_eager_code_and_is_remarked() -> None:
-    code = """
-import torch
-from phantora.intercept import session
-f = torch.compile(lambda x: x + 1)
-model = torch.nn.Linear(2, 2); model.compile()
-print(f(1), len(session._session.remarks), 'eager' in next(iter(session._session.remarks)))
-"""
-    assert output(ARM + code) == "2 1 True"
-
-
 def test_sitecustomize_runs_the_one_it_hides(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('hidden one')\n")
     assert output("print('script')", PYTHONPATH=f"{_SITE}{os.pathsep}{tmp_path}") == "hidden one\nscript"

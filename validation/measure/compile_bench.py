@@ -368,7 +368,8 @@ def language_model(name: str, batch: int, seq: int, mode: str | None) -> Callabl
         config, cls = (
             transformers.LlamaConfig(
                 vocab_size=128256, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16,
-                num_attention_heads=32, num_key_value_heads=8, max_position_embeddings=seq, use_cache=False, tie_word_embeddings=False,
+                num_attention_heads=32, num_key_value_heads=8,
+                max_position_embeddings=seq, use_cache=False, tie_word_embeddings=False,
             ),
             transformers.LlamaForCausalLM,
         )  # fmt: skip

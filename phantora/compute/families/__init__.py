@@ -31,7 +31,7 @@ from phantora.compute.families import (
 )
 from phantora.compute.roof import Roof
 from phantora.compute.table import Kriging
-from phantora.compute.work import Work, base_name
+from phantora.compute.work import Work, base_name, flag
 
 Describe = Callable[[OpCall], "tuple[Work, ...]"]
 ModelNs = Callable[[str, "tuple[int, ...]", Roof], float]
@@ -89,7 +89,8 @@ def describe(call: OpCall) -> tuple[Work, ...]:
     if name.startswith(fused.PREFIX):
         return fused.describe(call)
     if "::" in name:
-        return _guessed(fallback.custom(call))
+        like = flag(call, "priced_as", "")  # somebody else's kernel that does what a known operator does
+        return _guessed(describe(replace(call, name=str(like), flags=())) if like else fallback.custom(call))
     family = _BY_NAME.get(name) or _BY_NAME.get(name.removesuffix("_")) or _by_prefix(name)
     if family is fallback.describe:
         return family(call)

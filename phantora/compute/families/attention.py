@@ -71,6 +71,9 @@ def describe(call: OpCall) -> tuple[Work, ...]:
     if query is None or key is None or value is None or len(query.shape) < 3:
         return ()
     batch, heads, queries, keys, head_size = _sizes(call, name, query, key)
+    density = call.arg("density_percent")
+    if isinstance(density, int):  # a block mask: as if so much of the keys were there
+        keys = max(keys * density // 100, 1)
     causal = bool(call.arg("is_causal", False)) or bool(call.arg("custom_mask_type", 0))
     share = _causal_share(queries, keys) if causal else 1.0
     scores = batch * heads * queries * keys

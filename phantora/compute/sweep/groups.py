@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phantora.errors import UserError
 
-STANDARD = ("dense", "attention", "pointwise", "rows", "indexing", "images", "lists", "recurrent")
+STANDARD = ("dense", "attention", "pointwise", "rows", "indexing", "images", "lists", "views", "recurrent")
 # Families with a process of their own -> seconds at most.
 ALONE = {"recurrent": 60.0, "factorizations": 60.0}
 FAMILIES = (*STANDARD, "sampled", "factorizations")

@@ -41,7 +41,6 @@ def cases(maker: Maker) -> Iterator[Case]:
     yield from _images(maker, rng)
     yield from _rows(maker, rng)
     yield from _pointwise(maker, rng)
-    yield from _views(maker, rng)
     yield from _lookups(maker, rng)
     yield from _lists(maker, rng)
 
@@ -233,34 +232,6 @@ def _pointwise(maker: Maker, rng: random.Random) -> Iterator[Case]:
                 count, run = _POINTWISE[op]
                 make = lambda n=n, c=count, d=dtype: tuple(maker.normal(n, dtype=d) for _ in range(c))  # noqa: E731
                 yield Case(op=op, fields={"numel": n, "dtype": dtype}, make=make, run=run)
-
-
-def _views(maker: Maker, rng: random.Random) -> Iterator[Case]:
-    """Heads of attention moved, halved and rotated; rows and columns broadcast; images to channels_last."""
-    for i in range(30):
-        b, h, s, d = 1 << rng.randint(0, 4), rng.choice((8, 12, 16, 32)), rng.choice(_LENGTHS[:12]), rng.choice((32, 64, 80, 128))
-        if not 1 << 18 <= b * h * s * d <= 1 << 27:
-            continue
-        dtype = ("bf16", "fp32")[i % 2]
-        fields = {"shapes": [[b, s, h, d]], "dtype": dtype}
-        make = lambda b=b, s=s, h=h, d=d, t=dtype: (maker.normal(b, s, h, d, dtype=t), maker.normal(s, d, dtype=t))  # noqa: E731
-        table: dict[str, Callable[..., Any]] = {
-            "copy_heads": lambda x, c: x.transpose(1, 2).contiguous(),
-            "neg_half": lambda x, c: -x.transpose(1, 2)[..., x.shape[-1] // 2 :],
-            "copy_half": lambda x, c: x.transpose(1, 2)[..., x.shape[-1] // 2 :].contiguous(),
-            "mul_rotary": lambda x, c: x.transpose(1, 2) * c,
-            "mul_rotary_dense": lambda x, c: x.view(x.shape[0], x.shape[2], x.shape[1], x.shape[3]) * c,
-            "add_views": lambda x, c: x.transpose(1, 2) + x.transpose(1, 2),
-            "mul_column": lambda x, c: x * x[..., :1],
-            "mul_row": lambda x, c: x * c[0],
-            "add_row_cast": lambda x, c: x + c[0].float(),
-            "expand_heads": lambda x, c: x[:, :, :, None, :].expand(-1, -1, -1, 2, -1).contiguous(),
-            "sum_to_row": lambda x, c: x.sum((0, 1)),
-            "copy_batch_first": lambda x, c: x.transpose(0, 1).contiguous(),
-        }
-        for op, run in table.items():
-            if op != "add_row_cast" or dtype == "bf16":
-                yield Case(op=op, fields=fields, make=make, run=run)
 
 
 def _lookups(maker: Maker, rng: random.Random) -> Iterator[Case]:

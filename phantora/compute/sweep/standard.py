@@ -19,6 +19,7 @@ from phantora.compute.sweep import (
     recurrent,
     rows,
     sampled,
+    views,
 )
 from phantora.compute.sweep.case import Case, Maker
 from phantora.compute.sweep.groups import ALONE, STANDARD
@@ -32,6 +33,7 @@ _MODULES = {
     "images": images,
     "lists": lists,
     "sampled": sampled,
+    "views": views,
     "recurrent": recurrent,
     "factorizations": factorizations,
 }

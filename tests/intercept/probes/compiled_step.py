@@ -1,0 +1,59 @@
+"""Training steps of a small transformer. Argument: compiled | eager.
+
+Prints the number of launches, the peak of memory in bytes and the host clock after the steps.
+"""
+
+import sys
+
+import kernel_probe
+
+kernel_probe.arm()
+
+import torch
+import torch.nn.functional as F
+from kernel_probe import launches
+from torch import nn
+
+NATIVE = sys.modules["phantora_native"]
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        parts = self.qkv(self.norm1(x)).split(width, dim=2)
+        q, k, v = (t.view(batch, length, self.heads, -1).transpose(1, 2) for t in parts)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + F.dropout(self.proj(attended.transpose(1, 2).reshape(batch, length, width)), 0.1)
+        return x + F.dropout(self.down(F.gelu(self.up(self.norm2(x)))), 0.1)
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.head = nn.Embedding(5000, 256), nn.Linear(256, 5000, bias=False)
+        self.blocks = nn.Sequential(*(Block(256, 4) for _ in range(2)))
+
+    def forward(self, ids):
+        logits = self.head(self.blocks(self.tokens(ids)))
+        return F.cross_entropy(logits.float().view(-1, 5000), ids.view(-1))
+
+
+model = Model().cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+if sys.argv[1] == "compiled":
+    model.compile()
+for _ in range(3):
+    ids = torch.zeros(8, 256, dtype=torch.int64, device="cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = model(ids)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print(len(launches()), torch.cuda.max_memory_allocated(), NATIVE.now_ns())
