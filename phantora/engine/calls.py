@@ -12,7 +12,7 @@ from typing import Any
 
 from phantora.engine.host_collectives import HostCollectives
 from phantora.engine.rank import Rank, State
-from phantora.engine.store import Store
+from phantora.engine.store import Point, Store
 
 
 class Calls:
@@ -107,42 +107,53 @@ class Calls:
             collective.payload_waiters.append(lambda: self._answer(rank, fields, payloads=collective.payloads()))
 
     def _call_host_fetch(self, rank: Rank, fields: dict[str, Any]) -> None:
-        def ready(wake_ns: int, payloads: list[bytes | None]) -> None:
+        def ready(wake_ns: int, payloads: list[bytes | None], posts: tuple[Point, ...], delay_ns: int) -> None:
+            rank.waited(fields, wake_ns, "host collective", posts, delay_ns)
             self._answer(rank, fields, wake_ns, ns=max(wake_ns, fields["clock_ns"]), payloads=payloads)
 
         self._host_collectives.when_complete(fields["group"], tuple(fields["ranks"]), fields["seq"], ready)
 
     def _call_store_get(self, rank: Rank, fields: dict[str, Any]) -> None:
-        def present(set_ns: int) -> None:
+        def present(set_ns: int, points: tuple[Point, ...]) -> None:
+            rank.waited(fields, set_ns, "store", points)
             self._answer(rank, fields, set_ns, ns=max(set_ns, fields["clock_ns"]), value=self._store.get(fields["key"]))
 
         self._store.when_present([fields["key"]], present)
 
     def _call_store_wait(self, rank: Rank, fields: dict[str, Any]) -> None:
-        self._store.when_present(fields["keys"], lambda set_ns: self._answer(rank, fields, set_ns, ns=max(set_ns, fields["clock_ns"])))
+        def present(set_ns: int, points: tuple[Point, ...]) -> None:
+            rank.waited(fields, set_ns, "store", points)
+            self._answer(rank, fields, set_ns, ns=max(set_ns, fields["clock_ns"]))
+
+        self._store.when_present(fields["keys"], present)
 
     def _call_store_set(self, rank: Rank, fields: dict[str, Any]) -> None:
-        self._store.set(fields["key"], fields["value"], fields["clock_ns"])
+        self._store.set(fields["key"], fields["value"], fields["clock_ns"], rank.point(fields))
         self._answer(rank, fields)
 
     def _call_store_add(self, rank: Rank, fields: dict[str, Any]) -> None:
-        self._in_order(
-            rank, fields, lambda: self._answer(rank, fields, value=self._store.add(fields["key"], fields["amount"], fields["clock_ns"]))
-        )
+        def act() -> None:
+            # Whoever sees the last number knows that all others have added, so an addition comes after those before it.
+            point = rank.point(fields, self._store.latest(fields["key"]))
+            self._answer(rank, fields, value=self._store.add(fields["key"], fields["amount"], fields["clock_ns"], point))
+
+        self._in_order(rank, fields, act)
 
     def _call_store_check(self, rank: Rank, fields: dict[str, Any]) -> None:
         self._in_order(rank, fields, lambda: self._answer(rank, fields, present=self._store.present(fields["keys"], fields["clock_ns"])))
 
     def _call_store_compare_set(self, rank: Rank, fields: dict[str, Any]) -> None:
         def act() -> None:
-            value = self._store.compare_set(fields["key"], fields["expected"], fields["desired"], fields["clock_ns"])
+            point = rank.point(fields, self._store.latest(fields["key"]))
+            value = self._store.compare_set(fields["key"], fields["expected"], fields["desired"], fields["clock_ns"], point)
             self._answer(rank, fields, value=value)
 
         self._in_order(rank, fields, act)
 
     def _call_store_append(self, rank: Rank, fields: dict[str, Any]) -> None:
         def act() -> None:
-            self._store.append(fields["key"], fields["value"], fields["clock_ns"])
+            point = rank.point(fields, self._store.latest(fields["key"]))
+            self._store.append(fields["key"], fields["value"], fields["clock_ns"], point)
             self._answer(rank, fields)
 
         self._in_order(rank, fields, act)
@@ -158,15 +169,16 @@ class Calls:
 
     def _call_store_queue_push(self, rank: Rank, fields: dict[str, Any]) -> None:
         def act() -> None:
-            self._store.push(fields["key"], fields["value"], fields["clock_ns"])
+            self._store.push(fields["key"], fields["value"], fields["clock_ns"], rank.point(fields))
             self._answer(rank, fields)
 
         self._in_order(rank, fields, act)
 
     def _call_store_queue_pop(self, rank: Rank, fields: dict[str, Any]) -> None:
-        def present(_: int) -> None:
+        def present(_: int, __: tuple[Point, ...]) -> None:
             value = self._store.pop(fields["key"])
             assert value is not None
+            rank.waited(fields, value[1], "store", (value[2],))
             self._answer(rank, fields, value[1], ns=max(value[1], fields["clock_ns"]), value=value[0])
 
         if fields.get("block", True):

@@ -74,7 +74,7 @@ class Collective:
         return [self.members[rank].part.get("payload") for rank in self.ranks]
 
 
-class _Part:
+class Part:
     """Handle that a CollectiveKernel holds: joins the rank's launch to the collective."""
 
     __slots__ = ("collective", "member")
@@ -97,7 +97,7 @@ class Matcher:
     def __init__(self) -> None:
         self.open: dict[MatchKey, Collective] = {}
 
-    def announce(self, rank: int, group: str, ranks: tuple[int, ...], part: dict[str, Any], stack: str) -> _Part:
+    def announce(self, rank: int, group: str, ranks: tuple[int, ...], part: dict[str, Any], stack: str) -> Part:
         """Rank `rank` has issued `part` on `group`. SimulationError when it contradicts another member's part."""
         if part["kind"] == "send_recv":
             source, destination = ranks[part["src"]], ranks[part["dst"]]
@@ -122,7 +122,7 @@ class Matcher:
             waiters, collective.payload_waiters = collective.payload_waiters, []
             for waiter in waiters:
                 waiter()
-        return _Part(collective, member)
+        return Part(collective, member)
 
     def finished(self, collective: Collective) -> None:
         self.open.pop(collective.key, None)

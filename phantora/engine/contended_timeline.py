@@ -156,9 +156,7 @@ class ContendedTimeline(RankTimeline):
                 if end_ns > now_ns:
                     return
                 starts[row], ends[row] = begin_ns, end_ns
-                stream.end_ns, stream.last_row = end_ns, row
-                if stream.waits:
-                    self._depend(stream, row)
+                stream.end_ns = end_ns
                 queue.popleft()
             else:
                 queue.popleft()

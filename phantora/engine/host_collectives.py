@@ -20,7 +20,11 @@ BYTES_PER_S = 2_000_000_000
 
 _COMPARED = ("kind", "dtype", "count", "root", "reduce_op")
 
-Ready = Callable[[int, "list[bytes | None]"], None]
+Point = tuple[int, int]
+"""(rank, entry of its wait columns): where a member posted its part."""
+
+# Ready(when everybody wakes, what the members sent, where they posted, time of the transfer)
+Ready = Callable[[int, "list[bytes | None]", "tuple[Point, ...]", int], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +33,7 @@ class _Open:
     ranks: tuple[int, ...]
     seq: Any
     posted: dict[int, dict[str, Any]] = field(default_factory=dict)
+    points: dict[int, Point] = field(default_factory=dict)
     stacks: dict[int, str] = field(default_factory=dict)
     waiters: list[Ready] = field(default_factory=list)
     fetched: int = 0
@@ -40,7 +45,9 @@ class HostCollectives:
     def __init__(self) -> None:
         self._open: dict[tuple[Any, ...], _Open] = {}
 
-    def post(self, rank: int, group: str, ranks: tuple[int, ...], fields: dict[str, Any], stack: str) -> None:
+    def post(
+        self, rank: int, group: str, ranks: tuple[int, ...], fields: dict[str, Any], stack: str, point: Point
+    ) -> None:
         entry = self._entry(group, ranks, fields["seq"])
         for other, posted in entry.posted.items():
             for name in _COMPARED:
@@ -51,7 +58,7 @@ class HostCollectives:
                         f"rank {other} called from\n{entry.stacks[other]}\nrank {rank} called from\n{stack}"
                     )
             break
-        entry.posted[rank], entry.stacks[rank] = fields, stack
+        entry.posted[rank], entry.stacks[rank], entry.points[rank] = fields, stack, point
         if len(entry.posted) == len(entry.ranks):
             waiters, entry.waiters = entry.waiters, []
             for waiter in waiters:
@@ -74,11 +81,13 @@ class HostCollectives:
     def _deliver(self, entry: _Open, ready: Ready) -> None:
         posts = [entry.posted[rank] for rank in entry.ranks]
         size = max(post.get("bytes", 0) for post in posts)
-        wake_ns = max(post["clock_ns"] for post in posts) + LATENCY_NS + size * 1_000_000_000 // BYTES_PER_S
+        delay_ns = LATENCY_NS + size * 1_000_000_000 // BYTES_PER_S
+        wake_ns = max(post["clock_ns"] for post in posts) + delay_ns
         entry.fetched += 1
         if entry.fetched == len(entry.ranks):
             del self._open[entry.ranks, entry.group, _hashable(entry.seq)]
-        ready(wake_ns, [post.get("payload") for post in posts])
+        points = tuple(entry.points[rank] for rank in entry.ranks)
+        ready(wake_ns, [post.get("payload") for post in posts], points, delay_ns)
 
     def incomplete(self) -> list[str]:
         """A line and a stack for each host collective that some member has not joined."""

@@ -19,14 +19,14 @@ RECORD = struct.Struct("<ihhqqqq")
 class Frame(enum.IntEnum):
     """Types of frames. Rank to engine unless said."""
 
-    HELLO = 1  # {rank, pid}: first frame of a connection
+    HELLO = 1  # {rank, pid, world_size, local_size}: first frame of a connection
     RECORDS = 2  # RECORD * n
-    SIGNATURE = 3  # {id, name, overload, inputs, outputs, duration_ns, num_kernels, source, flops, bytes, family, text}
+    SIGNATURE = 3  # {id, name, overload, inputs, outputs, duration_ns, num_kernels, source, flops, bytes, family, call (JSON)}
     COLLECTIVE = 5  # {id, parts: [...], stack}
     STACK = 6  # {id, text}
     STRING = 7  # {id, text}
-    CALL = 8  # {id, method, args..., clock_ns, stack}: wants a REPLY with the same id
-    NOTE = 9  # {method, ...}: no reply
+    CALL = 8  # {id, method, args..., clock_ns, thread, stack}: wants a REPLY with the same id
+    NOTE = 9  # {method, clock_ns, thread, ...}: no reply
     REPLY = 10  # engine to rank: {id, ...}
     ABORT = 11  # engine to rank: {reason}: the run is over
 

@@ -33,10 +33,23 @@ class Rank:
         self.answer: Callable[[], None] | None = None  # of an ORDERED call
         self.stacks: dict[int, str] = {-1: ""}
         self.payloads: OrderedDict[tuple[int, int], Collective] = OrderedDict()
+        self.thread_ends: dict[int, tuple[int, int]] = {}  # host thread -> the point at which it ended
         self.unseen_wait = False  # waits for something that the engine cannot see (found by the watchdog)
         self.stand_ins: dict[str, int] = {}
         self.remarks: list[str] = []
         self.error: str | None = None
+
+    def point(self, fields: dict[str, Any], peers: tuple[tuple[int, int], ...] = ()) -> tuple[int, int]:
+        """Note the moment of a message: others may wait for it. (rank, number of the entry); peers: what came before it."""
+        now_ns = fields["clock_ns"]
+        return self.number, self.timeline.host_wait(now_ns, now_ns, "point", fields.get("thread", 0), (), peers)
+
+    def waited(
+        self, fields: dict[str, Any], end_ns: int, reason: str, peers: tuple[tuple[int, int], ...], delay_ns: int = 0
+    ) -> None:
+        """Note that the call `fields` waited for other hosts."""
+        begin_ns, thread = fields["clock_ns"], fields.get("thread", 0)
+        self.timeline.host_wait(begin_ns, max(begin_ns, end_ns), reason, thread, (), peers, delay_ns)
 
     @property
     def ended_well(self) -> bool:

@@ -23,6 +23,7 @@ def recorded_run(simulation: Simulation, cluster: Cluster, options: JobOptions, 
         nproc_per_node=options.nproc_per_node,
         complete=error is None,
         error=error,
+        contention=options.contention,
     )
     _number_signatures(simulation, run)
     _number_collectives(simulation, run)
@@ -32,10 +33,13 @@ def recorded_run(simulation: Simulation, cluster: Cluster, options: JobOptions, 
         run.ranks.append(trace)
         for where, count in rank.stand_ins.items():
             run.stand_ins[where] = run.stand_ins.get(where, 0) + count
+    entries = [order_threads(trace) for trace in run.ranks]
     for trace in run.ranks:
-        order_threads(trace)
+        trace.wait_peers = [tuple((rank, entries[rank][entry]) for rank, entry in peers) for peers in trace.wait_peers]
     remarks = {remark for rank in simulation.ranks for remark in rank.remarks}
     run.notes = sorted(remarks)
+    if options.prices:
+        run.notes.append(f"kernel prices come from {options.prices} ({options.price_table})")
     run.stand_ins = dict(sorted(run.stand_ins.items()))
     run.virtual_ns = max((max(trace.host_end_ns, max(trace.end_ns, default=0)) for trace in run.ranks), default=0)
     return run
@@ -79,6 +83,7 @@ def _number_collectives(simulation: Simulation, run: Run) -> None:
                 end_ns=collective.end_ns,
                 algorithm=str(collective.algorithm),
                 stack=first.stack,
+                split_bytes=collective.operation().split_bytes if collective.announced else None,
             )
         )
         for member in collective.members.values():

@@ -82,10 +82,12 @@ class Simulation:
         outputs = tuple((dtype, tuple(shape)) for dtype, shape in fields["outputs"])
         duration_ns, kernels, source = fields["duration_ns"], fields["num_kernels"], fields["source"]
         key = (fields["name"], inputs, outputs, duration_ns, kernels, source, fields["flops"], fields["bytes"], fields["family"])
-        known = self._signature_numbers.get(key)
+        known, call = self._signature_numbers.get(key), fields.get("call", "")
         if known is None:
             known = self._signature_numbers[key] = len(self.signatures)
-            self.signatures.append(SignatureInfo(*key))
+            self.signatures.append(SignatureInfo(*key, call=call))
+        else:  # calls that differ in what no price depends on: one of them, whoever was first
+            self.signatures[known].call = min(self.signatures[known].call, call)
         timeline = self.ranks[number].timeline
         assert fields["id"] == len(timeline.signatures), "signatures are numbered in the order of their definition"
         timeline.signatures.append(known)
@@ -192,18 +194,31 @@ class Simulation:
 
     def note(self, number: int, fields: dict[str, Any]) -> None:
         rank = self.ranks[number]
+        if fields["method"] in ("thread_start", "thread_end", "thread_join"):
+            self._thread(rank, fields)
+            return
         rank.timeline.clock_ns = max(rank.timeline.clock_ns, fields["clock_ns"])
         if fields["method"] == "host_post":
             ranks = tuple(fields["ranks"])
             stack = rank.stacks.get(fields.get("stack", -1), "")
-            self.host_collectives.post(number, fields["group"], ranks, fields, stack)
+            self.host_collectives.post(number, fields["group"], ranks, fields, stack, rank.point(fields))
         elif fields["method"] == "finish":
             rank.stand_ins, rank.remarks = fields["stand_ins"], fields["remarks"]
             rank.timeline.trace.exit_code, rank.error = fields["exit_code"], fields["error"]
         elif fields["method"] == "store_set":
-            self.store.set(fields["key"], fields["value"], fields["clock_ns"])
+            self.store.set(fields["key"], fields["value"], fields["clock_ns"], rank.point(fields))
         elif fields["method"] != "clock":
             raise ValueError(f"rank {number}: unknown note {fields['method']!r}")
+
+    def _thread(self, rank: Rank, fields: dict[str, Any]) -> None:
+        """A host thread of the script's own starts (told by the starter), ends (by itself), or was joined."""
+        number = fields["number"]
+        if fields["method"] == "thread_start":
+            rank.waited({**fields, "thread": number}, fields["clock_ns"], "thread start", (rank.point(fields),))
+        elif fields["method"] == "thread_end":
+            rank.thread_ends[number] = rank.point(fields)
+        elif number in rank.thread_ends:
+            rank.waited({**fields, "clock_ns": fields["begin_ns"]}, fields["clock_ns"], "thread join", (rank.thread_ends[number],))
 
     def ended(self, number: int) -> None:
         """The process of a rank has ended, and all that it sent has been taken in."""

@@ -8,30 +8,71 @@ order. What threads do on one and the same stream is evaluated as it arrived: su
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
 
 from phantora.trace.model import RankTrace
 
 _ROW_COLUMNS = ("device", "stream", "signature", "issue_ns", "start_ns", "end_ns", "thread")
 
 
-def order_threads(trace: RankTrace) -> None:
-    """Reorder `trace` in place; nothing changes when one thread did everything."""
-    if any(trace.thread):
-        _order_rows(trace)
+def order_threads(trace: RankTrace) -> Sequence[int]:
+    """Reorder `trace` in place; nothing changes when one thread did everything. New numbers of its waits, by old number.
+
+    (Peers of waits are not changed: they are numbers of other ranks' waits, too.)
+    """
     if any(trace.memory_thread):
         _order_memory(trace)
+    if not any(trace.thread) and not any(trace.wait_thread):
+        return range(len(trace.wait_reason))
+    new_rows = _order_rows(trace) if any(trace.thread) else range(len(trace.thread))
+    return _order_waits(trace, new_rows)
 
 
-def _order_rows(trace: RankTrace) -> None:
+def _order_rows(trace: RankTrace) -> Sequence[int]:
+    """New number of each row."""
     order = sorted(range(len(trace.thread)), key=lambda row: (trace.issue_ns[row], trace.thread[row], row))
+    new = [0] * len(order)
+    for position, old in enumerate(order):
+        new[old] = position
+    _place_waits(trace, new)
     for name in _ROW_COLUMNS:
         column = getattr(trace, name)
         setattr(trace, name, array(column.typecode, (column[row] for row in order)))
-    new = {old: position for position, old in enumerate(order)}
     pairs = sorted((new[row], new[earlier]) for row, earlier in zip(trace.dependent, trace.dependency))
     trace.dependent = array("q", (row for row, _ in pairs))
     trace.dependency = array("q", (earlier for _, earlier in pairs))
     _renumber_collectives(trace)
+    return new
+
+
+def _place_waits(trace: RankTrace, new: Sequence[int]) -> None:
+    """wait_position in new numbers: before the next row of the wait's own thread (to be called with the old columns)."""
+    rows: dict[int, list[int]] = {}
+    for row, thread in enumerate(trace.thread):
+        rows.setdefault(thread, []).append(row)
+    for entry, thread in enumerate(trace.wait_thread):
+        own = rows.get(thread, [])
+        following = bisect_left(own, trace.wait_position[entry])
+        trace.wait_position[entry] = new[own[following]] if following < len(own) else len(new)
+
+
+def _order_waits(trace: RankTrace, new_rows: Sequence[int]) -> list[int]:
+    if not any(trace.thread):  # threads that issue nothing stand behind all rows, whenever they were heard of
+        for entry, thread in enumerate(trace.wait_thread):
+            if thread:
+                trace.wait_position[entry] = len(new_rows)
+    order = sorted(range(len(trace.wait_reason)), key=lambda i: (trace.wait_end_ns[i], trace.wait_thread[i], i))
+    new = [0] * len(order)
+    for position, old in enumerate(order):
+        new[old] = position
+    for name in ("wait_begin_ns", "wait_end_ns", "wait_position", "wait_thread", "wait_delay_ns"):
+        column = getattr(trace, name)
+        setattr(trace, name, array(column.typecode, (column[i] for i in order)))
+    trace.wait_reason = [trace.wait_reason[i] for i in order]
+    trace.wait_peers = [trace.wait_peers[i] for i in order]
+    trace.wait_rows = [tuple(sorted(new_rows[row] for row in trace.wait_rows[i])) for i in order]
+    return new
 
 
 def _renumber_collectives(trace: RankTrace) -> None:

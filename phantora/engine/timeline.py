@@ -26,15 +26,15 @@ Waiter = Callable[[int], None]
 class Event:
     """One recording of an event: when everything before it on its stream was done (None: not known yet)."""
 
-    __slots__ = ("time_ns", "row", "waiters")
+    __slots__ = ("time_ns", "rows", "waiters")
 
-    def __init__(self) -> None:
+    def __init__(self, rows: tuple[int, ...] = ()) -> None:
         self.time_ns: int | None = None
-        self.row = -1  # the work it stands behind
+        self.rows = rows  # the work it stands behind
         self.waiters: list[Waiter] = []
 
-    def resolve(self, time_ns: int, row: int) -> None:
-        self.time_ns, self.row = time_ns, row
+    def resolve(self, time_ns: int) -> None:
+        self.time_ns = time_ns
         waiters, self.waiters = self.waiters, []
         for waiter in waiters:
             waiter(time_ns)
@@ -48,7 +48,10 @@ class Event:
 
 
 class Stream:
-    """One CUDA stream. `queue` holds items that cannot be evaluated yet; it is empty while the stream's end is known."""
+    """One CUDA stream. `queue` holds items that cannot be evaluated yet; it is empty while the stream's end is known.
+
+    last_row and waits follow the order of issue: they do not depend on what has been evaluated.
+    """
 
     __slots__ = ("device", "number", "end_ns", "last_row", "waits", "queue", "stopped_by")
 
@@ -56,7 +59,7 @@ class Stream:
         self.device, self.number = device, number
         self.end_ns = 0
         self.last_row = -1
-        self.waits: list[int] = []  # rows that the next item waited for through events
+        self.waits: dict[tuple[int, int], int] = {}  # (device, stream) -> its latest row that what comes next waits for
         self.queue: deque[tuple[Any, ...]] = deque()
         self.stopped_by: Any = None  # the Event or the collective kernel it waits for
 
@@ -68,7 +71,7 @@ class CollectiveKernel:
 
     def __init__(self, rank: int, stream: Stream, row: int, parts: list[Any]) -> None:
         self.rank, self.stream, self.row, self.parts = rank, stream, row, parts
-        self.done = Event()
+        self.done = Event((row,))
         self.unfinished = len(parts)
         self.ready_ns = self.end_ns = -1
 
@@ -129,6 +132,9 @@ class RankTimeline:
                 issue.append(host_ns)
                 threads.append(thread)
                 signature.append(self.signatures[a])
+                if stream.waits:
+                    self._depend(stream, row)
+                stream.last_row = row
                 if queues_kernels or stream.queue or stream.stopped_by is not None:
                     starts.append(-1)
                     ends.append(-1)
@@ -138,9 +144,7 @@ class RankTimeline:
                 end_ns = begin_ns + self.durations[a]
                 starts.append(begin_ns)
                 ends.append(end_ns)
-                stream.end_ns, stream.last_row = end_ns, row
-                if stream.waits:
-                    self._depend(stream, row)
+                stream.end_ns = end_ns
             elif kind == Kind.ALLOC or kind == Kind.FREE:
                 trace.memory_device.append(device)
                 trace.memory_ns.append(host_ns)
@@ -153,21 +157,19 @@ class RankTimeline:
 
     def _other(self, kind: int, device: int, thread: int, host_ns: int, a: int, b: int, c: int) -> None:
         if kind == Kind.EVENT_RECORD:
-            event = self.events[a] = Event()
-            self._issue(self.stream(device, b), (RECORD_EVENT, host_ns, event))
+            stream = self.stream(device, b)
+            event = self.events[a] = Event(self._rows_behind(stream))
+            self._issue(stream, (RECORD_EVENT, host_ns, event))
         elif kind == Kind.EVENT_WAIT:
             event = self.events.get(a)
             if event is not None:
-                self._issue(self.stream(device, b), (WAIT, host_ns, event))
+                self._wait_for(self.stream(device, b), host_ns, event)
         elif kind == Kind.EVENT_DESTROY:
             self.events.pop(a, None)
         elif kind == Kind.COLLECTIVE:
             self._collective(self.stream(device, b), thread, host_ns, a)
         elif kind == Kind.HOST_WAIT:
-            trace = self.trace
-            trace.wait_begin_ns.append(a)
-            trace.wait_end_ns.append(host_ns)
-            trace.wait_reason.append(("stream", "event", "device")[b])
+            self.host_wait(a, host_ns, ("stream", "event", "device")[b], thread, self._waited_rows(device, b, c))
         elif kind == Kind.MARK:
             self.trace.mark_ns.append(host_ns)
             self.trace.mark_name.append(self.strings.get(a, ""))
@@ -195,9 +197,59 @@ class RankTimeline:
         communicator = parts[0].communicator
         previous = self.communicators.get(communicator)
         if previous is not None:
-            self._issue(stream, (WAIT, host_ns, previous))
+            self._wait_for(stream, host_ns, previous)
         self.communicators[communicator] = kernel.done
+        self._depend(stream, row)
+        stream.last_row = row
         self._issue(stream, (COLLECTIVE, host_ns, kernel))
+
+    # -------------------------------------------------------------- what waits for what
+
+    def _rows_behind(self, stream: Stream) -> tuple[int, ...]:
+        """The rows at whose end everything now issued on `stream` is done."""
+        rows = tuple(stream.waits.values())
+        return (stream.last_row, *rows) if stream.last_row >= 0 else rows
+
+    def _wait_for(self, stream: Stream, host_ns: int, event: Event) -> None:
+        """What is issued on `stream` from now on waits for `event`. (Order within a stream needs no mention.)"""
+        own = (stream.device, stream.number)
+        for row in event.rows:
+            source = (self.trace.device[row], self.trace.stream[row])
+            if source != own:
+                stream.waits[source] = max(row, stream.waits.get(source, -1))
+        self._issue(stream, (WAIT, host_ns, event))
+
+    def _depend(self, stream: Stream, row: int) -> None:
+        for earlier in stream.waits.values():
+            self.trace.dependent.append(row)
+            self.trace.dependency.append(earlier)
+        stream.waits.clear()
+
+    def _waited_rows(self, device: int, what: int, number: int) -> tuple[int, ...]:
+        """The rows whose end a host waits for that synchronizes with a stream, an event or a device."""
+        if what == 0:
+            return self._rows_behind(self.stream(device, number))
+        if what == 1:
+            event = self.events.get(number)
+            return event.rows if event is not None else ()
+        streams = [stream for stream in self.streams.values() if stream.device == device]
+        return tuple(sorted({row for stream in streams for row in self._rows_behind(stream)}))
+
+    def host_wait(
+        self, begin_ns: int, end_ns: int, reason: str, thread: int, rows: tuple[int, ...] = (),
+        peers: tuple[tuple[int, int], ...] = (), delay_ns: int = 0,
+    ) -> int:  # fmt: skip
+        """Keep a wait (or a point) of a host thread, see trace.model.RankTrace; its number."""
+        trace = self.trace
+        trace.wait_begin_ns.append(begin_ns)
+        trace.wait_end_ns.append(end_ns)
+        trace.wait_reason.append(reason)
+        trace.wait_position.append(len(trace.start_ns))
+        trace.wait_thread.append(thread)
+        trace.wait_rows.append(rows)
+        trace.wait_peers.append(peers)
+        trace.wait_delay_ns.append(delay_ns)
+        return len(trace.wait_reason) - 1
 
     # -------------------------------------------------------------- evaluation
 
@@ -212,11 +264,10 @@ class RankTimeline:
         kind, host_ns, what = item[:3]
         ready_ns = max(host_ns, stream.end_ns)
         if kind == OP:
-            stream.end_ns, stream.last_row = ready_ns + item[3], what
+            stream.end_ns = ready_ns + item[3]
             self.trace.start_ns[what], self.trace.end_ns[what] = ready_ns, stream.end_ns
-            self._depend(stream, what)
         elif kind == RECORD_EVENT:
-            what.resolve(ready_ns, stream.last_row)
+            what.resolve(ready_ns)
         elif kind == WAIT:
             if what.time_ns is not None:
                 self._pass(stream, what)
@@ -226,15 +277,12 @@ class RankTimeline:
         elif kind == COLLECTIVE:
             stream.stopped_by = what
             what.ready_ns = ready_ns
-            self._depend(stream, what.row)
             self._arrive(what, ready_ns)
         else:
             what(stream.end_ns)
 
     def _pass(self, stream: Stream, event: Event) -> None:
         assert event.time_ns is not None
-        if event.row >= 0 and event.row != stream.last_row:
-            stream.waits.append(event.row)
         stream.end_ns = max(stream.end_ns, event.time_ns)
 
     def _resume_after(self, stream: Stream, event: Event) -> None:
@@ -246,20 +294,14 @@ class RankTimeline:
         trace, stream = self.trace, kernel.stream
         kernel.end_ns = end_ns
         trace.start_ns[kernel.row], trace.end_ns[kernel.row] = kernel.ready_ns, end_ns
-        stream.end_ns, stream.last_row = end_ns, kernel.row
+        stream.end_ns = end_ns
         self._resume(stream)
-        kernel.done.resolve(end_ns, kernel.row)
+        kernel.done.resolve(end_ns)
 
     def _resume(self, stream: Stream) -> None:
         stream.stopped_by = None
         while stream.queue and stream.stopped_by is None:
             self._evaluate(stream, stream.queue.popleft())
-
-    def _depend(self, stream: Stream, row: int) -> None:
-        for earlier in dict.fromkeys(stream.waits):
-            self.trace.dependent.append(row)
-            self.trace.dependency.append(earlier)
-        stream.waits.clear()
 
     def when_done(self, stream: Stream, waiter: Waiter) -> None:
         """Call `waiter(end_ns)` when everything now issued on `stream` is done (at once, if that is known)."""

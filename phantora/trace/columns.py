@@ -6,7 +6,7 @@ from array import array
 
 import numpy as np
 
-from phantora.trace.model import RankTrace
+from phantora.trace.model import HOST_DEVICE, RankTrace
 
 
 def as_int64(column: array) -> np.ndarray:
@@ -19,3 +19,9 @@ def as_int64(column: array) -> np.ndarray:
 def finished_rows(trace: RankTrace) -> np.ndarray:
     """Rows of the device work that had run to its end, ascending (host issue order)."""
     return np.flatnonzero((as_int64(trace.start_ns) >= 0) & (as_int64(trace.end_ns) >= 0))
+
+
+def device_rows(trace: RankTrace) -> np.ndarray:
+    """The same without work of the CPU, which traces of other tools have among their rows."""
+    rows = finished_rows(trace)
+    return rows[as_int64(trace.device)[rows] != HOST_DEVICE]

@@ -3,9 +3,9 @@
 Per rank it is a table of device work in host issue order, held in flat integer columns (a run has millions of rows).
 All times are integer nanoseconds of virtual time.
 
-Traces made by other tools know less than a recorded run. What they lack has a value of its own: a row with stream NO_STREAM is
-ordered by its dependencies alone, a row with device HOST_DEVICE is work of the CPU, and start_ns -1 means that no time was
-recorded (then the duration is that of the signature).
+Traces made by other tools know less than a recorded run. What they lack has a value of its own: a row with stream
+NO_STREAM is ordered by its dependencies alone, a row with device HOST_DEVICE is work of the CPU, and start_ns -1 means
+that no time was recorded (then the duration is that of the signature).
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ HOST_DEVICE = -1  # in RankTrace.device
 
 @dataclass(slots=True)
 class SignatureInfo:
-    """One priced operator signature. inputs/outputs: (dtype, shape) pairs. source: measured | interpolated | roofline."""
+    """One priced operator signature. inputs/outputs: (dtype, shape) pairs. source: measured | interpolated | roofline.
+
+    call: the call as compute.call_json writes it, for another price; '' when it is not known.
+    """
 
     name: str
     inputs: tuple[tuple[str, tuple[int, ...]], ...]
@@ -30,6 +33,7 @@ class SignatureInfo:
     flops: int
     bytes: int
     family: str
+    call: str = ""
 
 
 @dataclass(slots=True)
@@ -44,8 +48,9 @@ class GroupInfo:
 class CollectiveInfo:
     """One collective operation (shared by all its members), after matching.
 
-    bytes as in network.operation.CommOperation. start_ns: when the last member arrived; end_ns: the same for all members.
-    kernel: collectives launched by one kernel (a coalesced group) share this number. stack: Python stack of one caller.
+    bytes as in network.operation.CommOperation. start_ns: when the last member arrived; end_ns: the same for all
+    members. kernel: collectives launched by one kernel (a coalesced group) share this number. stack: Python stack of
+    one caller.
     """
 
     kind: str
@@ -58,6 +63,7 @@ class CollectiveInfo:
     end_ns: int = -1
     algorithm: str = ""
     stack: str = ""
+    split_bytes: tuple[tuple[int, ...], ...] | None = None  # as in CommOperation
 
 
 @dataclass(slots=True)
@@ -68,6 +74,17 @@ class RankTrace:
     work_collectives[-1 - signature[i]] (indices into Run.collectives; several when coalesced).
     start_ns/end_ns are -1 for work that had not run when the run ended. dependency pairs (dependent row, row it waited
     for through an event) come beside the implied order of a stream.
+
+    The wait columns hold what happened to the host's clocks beside issuing, in order for each thread:
+
+        wait_end_ns = max(wait_begin_ns, latest end of wait_rows and wait_peers + wait_delay_ns) (+ a rest that has no
+        known cause)
+
+    wait_rows are rows of this rank. wait_peers are points of hosts, (rank, index in that rank's wait columns): the end
+    of that entry. wait_reason says what it was: 'stream', 'event', 'device' (a synchronize call), 'host collective',
+    'store', 'thread start', 'thread join'; or 'point', a moment at which a host did something that another waits for
+    (it joined a host collective, set a key, started a thread), which takes no time. A wait that took no time is there,
+    too: on another cluster it may. The first entry of a thread other than 0 says when that thread began.
     """
 
     rank: int
@@ -91,15 +108,19 @@ class RankTrace:
     wait_begin_ns: array = field(default_factory=lambda: array("q"))
     wait_end_ns: array = field(default_factory=lambda: array("q"))
     wait_reason: list[str] = field(default_factory=list)
-    # where it stands among the rows (before row `wait_position`), on which host thread, and the rows whose end it waited for
+    # where it stands among the rows (before row `wait_position`), on which host thread, and the rows whose end it
+    # waited for
     wait_position: array = field(default_factory=lambda: array("q"))
     wait_thread: array = field(default_factory=lambda: array("h"))
     wait_rows: list[tuple[int, ...]] = field(default_factory=list)
+    wait_peers: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
+    wait_delay_ns: array = field(default_factory=lambda: array("q"))
     mark_ns: array = field(default_factory=lambda: array("q"))
     mark_name: list[str] = field(default_factory=list)
     mark_depth: array = field(default_factory=lambda: array("q"))  # +1 push, -1 pop, 0 instant
     host_end_ns: int = 0
     exit_code: int | None = None
+    node: array = field(default_factory=lambda: array("Q"))  # id of each row in the file it was read from; empty: none
     comm_streams: dict[int, str] = field(default_factory=dict)  # stream -> group name, for streams that carry collectives
 
 
@@ -121,4 +142,5 @@ class Run:
     error: str | None = None
     stand_ins: dict[str, int] = field(default_factory=dict)  # where an unknown value was read -> how often
     notes: list[str] = field(default_factory=list)
+    contention: tuple[float, float] | None = None  # factors of kernels and collectives beside each other; None: 1
     source: str = "recorded"  # recorded | replayed | chakra | kineto | pytorch-et
