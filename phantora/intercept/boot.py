@@ -6,6 +6,8 @@
 | torch                              |                            | Python kernels, patches, the caller's callbacks   |
 | torch.distributed.distributed_c10d | process group class (nccl) | groups; the c10d operators once torch is complete |
 | torch.distributed.tensor._api      |                            | changes of placements are counted (host_time)     |
+| torch._dynamo.callback             |                            | compile time is not counted (compiled)            |
+| torch._inductor.compile_fx         |                            | kernels without Triton (compiled)                 |
 
 Why so early: the native module's registrars must run before libtorch_python's, because at::detail::getCUDAHooks()
 caches its first answer; a CUDA build's libtorch_cuda overwrites the device guard, so the guard is registered again
@@ -28,6 +30,8 @@ from phantora.intercept import build
 
 _C10D = "torch.distributed.distributed_c10d"
 _DTENSOR = "torch.distributed.tensor._api"
+_INDUCTOR = "torch._inductor.compile_fx"
+_DYNAMO = "torch._dynamo.callback"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +56,7 @@ class BootConfig:
     """Class of call (HostSpec.launch_ns) -> (forward_ns, backward_ns); here 'event', 'sync', 'alloc', 'collective'."""
     unit_ns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Unit of host time (HostSpec.unit_ns) -> (forward_ns, backward_ns)."""
-    parts: tuple[str, ...] = ("patches", "kernels", "host_time", "distributed")
+    parts: tuple[str, ...] = ("patches", "kernels", "host_time", "distributed", "compiled", "dynamo_skips", "frameworks")
     """Parts of the interception above the native device; fewer of them for tests and tools."""
     on_torch_ready: Sequence[Callable[[], None]] = ()
     """Called once, at the end of `import torch`."""
@@ -84,6 +88,7 @@ def arm(config: BootConfig) -> None:
     os.environ.setdefault("TORCH_AUTOGRAD_SHUTDOWN_WAIT_LIMIT", "0")
     _armed = Boot(config)
     sys.meta_path.insert(0, _armed.finder())
+    _armed._call("frameworks", "arm")
 
 
 def is_armed() -> bool:
@@ -111,6 +116,8 @@ class Boot:
                 "torch": Hook(None, self.after_torch),
                 _C10D: Hook(self.before_c10d, self.after_c10d),
                 _DTENSOR: Hook(None, self.after_dtensor),
+                _INDUCTOR: Hook(None, self.after_inductor),
+                _DYNAMO: Hook(None, self.after_dynamo),
             }
         )
 
@@ -135,11 +142,18 @@ class Boot:
         self.torch_is_ready = True
         if _C10D in sys.modules:
             self._call("distributed", "install_ops")
+        self._call("dynamo_skips", "install")
         for callback in self.config.on_torch_ready:
             callback()
 
     def after_dtensor(self, module: ModuleType) -> None:
         self._call("host_time", "count_placements", module)
+
+    def after_dynamo(self, module: ModuleType) -> None:
+        self._call("compiled", "follow_compilations", module)
+
+    def after_inductor(self, module: ModuleType) -> None:
+        self._call("compiled", "install", module)
 
     def before_c10d(self) -> None:
         self._call("distributed", "before")
@@ -148,6 +162,7 @@ class Boot:
         self._call("distributed", "after", module)
         if self.torch_is_ready:  # else import torch itself imports it, and after_torch() does this
             self._call("distributed", "install_ops")
+            self._call("dynamo_skips", "install")
 
     def _call(self, part: str, function: str, *arguments: Any) -> None:
         if part in self.config.parts:
@@ -169,6 +184,9 @@ class Boot:
             if name in costs:
                 for kind in kinds:
                     self.native.set_call_cost_ns(int(kind), *(round(cost * host_factor) for cost in costs[name]))
+        if "kernel" in costs:
+            permille = 47  # native/record.h: Kind::kPermille
+            self.native.set_call_cost_ns(permille, *(round(cost * host_factor / 1000) for cost in costs["kernel"]))
         for name, unit_cost in self.config.unit_ns.items():
             self.native.set_call_cost_ns(UNIT_KINDS[name], *(round(cost * host_factor) for cost in unit_cost))
         self.native.set_clock_mode(self.config.measured_host_time, host_factor / self.config.host_speed)

@@ -97,6 +97,7 @@ def _install_threads() -> None:
     def started(self: threading.Thread) -> None:
         if session.is_rank_process():
             self._phantora_domain = (_Domains.next_domain, sys.modules["phantora_native"].now_ns())  # type: ignore[attr-defined]
+            session.note("thread_start", number=_Domains.next_domain)
             _Domains.next_domain += 1
         start(self)
 
@@ -110,12 +111,17 @@ def _install_threads() -> None:
             bootstrap(self)
         finally:
             self._phantora_end_ns = native.now_ns()  # type: ignore[attr-defined]
+            if session.is_rank_process():
+                session.note("thread_end", number=domain[0])
 
     def joined(self: threading.Thread, timeout: float | None = None) -> None:
         join(self, timeout)
         end_ns = getattr(self, "_phantora_end_ns", None)
         if end_ns is not None and session.is_rank_process():
-            sys.modules["phantora_native"].wait_until_ns(end_ns)
+            native = sys.modules["phantora_native"]
+            begin_ns = native.now_ns()
+            native.wait_until_ns(end_ns)
+            session.note("thread_join", number=self._phantora_domain[0], begin_ns=begin_ns)  # type: ignore[attr-defined]
 
     threading.Thread.start, threading.Thread.join = started, joined  # type: ignore[method-assign]
     threading.Thread._bootstrap_inner = run  # type: ignore[attr-defined]

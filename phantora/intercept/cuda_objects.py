@@ -98,6 +98,26 @@ def _event_class(extension: Any, native: Any) -> type:
     return _CudaEventBase
 
 
+class _Captured:
+    """What a graph has of the device. A class of its own, because torch.cuda.CUDAGraph.__del__ hides that of its base."""
+
+    def __init__(self, native: Any) -> None:
+        self.native = native
+        self.graph: int | None = None
+        self.held_pool: tuple[int, int, int] | None = None  # device and id
+
+    def release(self) -> None:
+        if self.graph is not None:
+            self.native.destroy_graph(self.graph)
+            self.graph = None
+        if self.held_pool is not None:
+            self.native.release_pool(*self.held_pool)
+            self.held_pool = None
+
+    def __del__(self) -> None:
+        self.release()
+
+
 def _graph_class(native: Any, pool_ids: Any) -> type:
     class _CUDAGraph:
         """Capturing keeps launches and events, replay issues them again for one host call (native/device.h)."""
@@ -106,7 +126,7 @@ def _graph_class(native: Any, pool_ids: Any) -> type:
 
         def __new__(cls, keep_graph: bool = False) -> Any:
             graph = object.__new__(cls)
-            graph._graph, graph._pool, graph._device, graph._holds_pool = None, None, 0, False
+            graph._captured, graph._pool, graph._device = _Captured(native), None, 0
             return graph
 
         def __init__(self, keep_graph: bool = False) -> None:
@@ -120,7 +140,7 @@ def _graph_class(native: Any, pool_ids: Any) -> type:
                 raise RuntimeError("CUDA graphs must be captured on a non-default stream.")
             self._pool = tuple(pool) if pool else (next(pool_ids), 0)
             native.begin_pool(self._device, *self._pool, _ALL_STREAMS)
-            self._holds_pool = True
+            self._captured.held_pool = (self._device, *self._pool)
             native.capture(True)
 
         def capture_end(self) -> None:
@@ -128,7 +148,7 @@ def _graph_class(native: Any, pool_ids: Any) -> type:
 
         # The steps in which torch 2.14 takes it.
         def capture_end_pre(self) -> None:
-            self._graph = native.capture(False)
+            self._captured.graph = native.capture(False)
             native.end_pool(self._device, *self._pool)
 
         def capture_end_post(self) -> None:
@@ -138,20 +158,12 @@ def _graph_class(native: Any, pool_ids: Any) -> type:
             pass
 
         def replay(self) -> None:
-            if self._graph is None:
+            if self._captured.graph is None:
                 raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
-            native.launch_graph(self._graph)
+            native.launch_graph(self._captured.graph)
 
         def reset(self) -> None:
-            if self._graph is not None:
-                native.destroy_graph(self._graph)
-                self._graph = None
-            if self._holds_pool:
-                native.release_pool(self._device, *self._pool)
-                self._holds_pool = False
-
-        def __del__(self) -> None:
-            _CUDAGraph.reset(self)
+            self._captured.release()
 
         def pool(self) -> Any:
             if self._pool is None:

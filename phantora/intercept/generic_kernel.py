@@ -20,7 +20,7 @@ from phantora.intercept.device_check import check_devices
 from phantora.intercept.flags import context, flags_of
 from phantora.intercept.operators import CudaOperator
 from phantora.intercept.schemas import Schema, tensors_in
-from phantora.intercept.shape_inference import Argument, New, NewList, Recipe, ResizedArgument, View, infer
+from phantora.intercept.shape_inference import Argument, Constant, New, NewList, Recipe, ResizedArgument, View, infer
 
 native: Any = sys.modules["phantora_native"]
 
@@ -53,6 +53,8 @@ class _Signature:
     stand_in_dtype: torch.dtype | None  # of the single number that it makes
     philox_increment: int
     needs_workspace: bool
+    temporaries: tuple[int, ...]
+    """For each result: bytes of a block that the call takes and gives back once the result is there."""
 
 
 class Kernel:
@@ -84,7 +86,7 @@ class Kernel:
             self._leave_plan(signature, args, kwargs)
         leaves = tensors_in(args, kwargs)
         device = device_of(leaves, kwargs)
-        results = None if signature.recipes is None else [recipe.make(leaves, device) for recipe in signature.recipes]
+        results = None if signature.recipes is None else self._make(signature, leaves, device)
         self._launch(signature, device, kwargs)
         if signature.is_computable or signature.writes_small or self.hidden_writes:
             self._follow_contents(signature, args, kwargs, results)
@@ -93,6 +95,16 @@ class Kernel:
                 results[0], unknown_values.scalar_result(self.schema.name, signature.stand_in_dtype)
             )
         return self._returned(args, kwargs, results)
+
+    def _make(self, signature: _Signature, leaves: list[Tensor], device: int) -> list[Any]:
+        if not signature.temporaries:
+            return [recipe.make(leaves, device) for recipe in signature.recipes or ()]
+        results = []
+        for recipe, num_bytes in zip(signature.recipes or (), signature.temporaries):
+            results.append(recipe.make(leaves, device))
+            if num_bytes:
+                native.touch_temporary(device, num_bytes)
+        return results
 
     def _launch(self, signature: _Signature, device: int, kwargs: dict[str, Any]) -> None:
         if signature.needs_workspace:
@@ -157,6 +169,9 @@ class Kernel:
             if self.is_random
             else 0,
             needs_workspace=number >= 0 and workspaces.is_needed(self.base_name),
+            temporaries=workspaces.temporaries(self.base_name, dict(self.schema.bound(args, kwargs)), outputs)
+            if number >= 0
+            else (),
         )
 
     def _has_work(self, leaves: list[Tensor], written: list[Tensor], outputs: list[Tensor]) -> bool:
@@ -177,7 +192,7 @@ class Kernel:
         outs = None if signature.number < 0 or self.hidden_writes else self._plan_outputs(signature)
         made = (r for r in signature.recipes or () if isinstance(r, (New, NewList)))
         is_large = not signature.writes_small and not any(_is_small_recipe(r) for r in made)
-        native.plan(signature.number, outs, is_large, signature.philox_increment)
+        native.plan(signature.number, outs, is_large, signature.philox_increment, signature.temporaries)
 
     def _plan_outputs(self, signature: _Signature) -> list[Any] | None:
         if signature.recipes is None:
@@ -190,6 +205,8 @@ class Kernel:
                 outs.append(argument)
             elif isinstance(recipe, NewList):
                 outs.append(recipe.specs)
+            elif isinstance(recipe, Constant) and recipe.value is None:
+                outs.append(None)
             else:
                 return None
         if signature.stand_in_dtype is not None:

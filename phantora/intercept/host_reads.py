@@ -45,11 +45,6 @@ def local_scalar_dense(self: Tensor) -> float | int | bool | complex:
     return unknown_values.element(self.dtype)
 
 
-def is_nonzero(self: Tensor) -> bool:
-    """aten::is_nonzero"""
-    return bool(local_scalar_dense(self))
-
-
 def equal(self: Tensor, other: Tensor) -> bool:
     """aten::equal: real when both are known; tensors that nobody knows count as equal."""
     if self.device != other.device:

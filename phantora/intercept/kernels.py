@@ -40,7 +40,6 @@ _OWN_KERNELS: dict[str, Callable[..., Any]] = {
     "fill_.Scalar": copies.fill_scalar_,
     "fill_.Tensor": copies.fill_tensor_,
     "_local_scalar_dense": host_reads.local_scalar_dense,
-    "is_nonzero": host_reads.is_nonzero,
     "equal": host_reads.equal,
     "nonzero": data_dependent.nonzero,
     "nonzero.out": data_dependent.nonzero_out,

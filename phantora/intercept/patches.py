@@ -11,7 +11,6 @@ import torch
 from phantora.intercept import backward_fence, step_marks
 
 native: Any = sys.modules["phantora_native"]
-_REAL_BACKENDS = ("eager", "aot_eager")
 _is_installed = False
 
 
@@ -25,17 +24,10 @@ def install() -> None:
     warnings.filterwarnings("ignore", message=".*only once for all operators.*")
     _patch_storages()
     _patch_streams()
-    _patch_compile()
     _patch_profiler()
     _patch_device_queries()
     backward_fence.install()
     step_marks.install()
-
-
-def _remark(text: str) -> None:
-    from phantora.intercept import session
-
-    session.remark(text)
 
 
 def _patch_storages() -> None:
@@ -69,29 +61,6 @@ def _patch_streams() -> None:
         return new(cls, stream_id=stream(number), device_index=number, device_type=1)
 
     torch.cuda.current_stream = current_stream
-
-
-def _patch_compile() -> None:
-    """Compiled code is simulated as the eager operators it came from; the report says so.
-
-    Inductor would need triton and ptxas, and would hide the operators. backend='eager' and 'aot_eager' really run.
-    """
-    compile_, compile_module = torch.compile, torch.nn.Module.compile
-
-    def compile(model: Any = None, **options: Any) -> Any:  # noqa: A001
-        if options.get("backend") in _REAL_BACKENDS:
-            return compile_(model, **options)
-        _remark("torch.compile: compiled code is simulated as eager code, so fusion by the compiler is not seen")
-        return model if model is not None else (lambda function: function)
-
-    def compile_in_place(self: torch.nn.Module, *args: Any, **options: Any) -> Any:
-        if options.get("backend") in _REAL_BACKENDS:
-            return compile_module(self, *args, **options)
-        compile(self)
-        return None
-
-    torch.compile = compile  # type: ignore[assignment]
-    torch.nn.Module.compile = compile_in_place  # type: ignore[method-assign]
 
 
 def _patch_profiler() -> None:

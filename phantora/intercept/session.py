@@ -7,6 +7,7 @@ end when the local timeline says, and the world has one member.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 import msgpack
 
 from phantora.compute.call import OpCall, TensorSpec, Value
+from phantora.compute.call_json import to_json
 from phantora.engine.protocol import HEADER, Frame, Kind
 
 _MAX_STACK_FRAMES = 40
@@ -37,6 +39,7 @@ class Session:
         self.fetch: Callable[[Any], Any] | None = None
         self.stand_ins: Counter[str] = Counter()
         self.remarks: dict[str, int] = {}
+        self.last_words: list[Callable[[], None]] = []
         self.signatures: dict[OpCall, int] = {}
         self.num_signatures = 0
         self.strings: dict[str, int] = {}
@@ -57,14 +60,15 @@ def _native() -> Any:
     return sys.modules["phantora_native"]
 
 
-def attach(sock: socket.socket, rank: int, world_size: int) -> None:
-    """Connect this process to the engine as `rank` of `world_size` (once, before the script runs)."""
+def attach(sock: socket.socket, rank: int, world_size: int, local_size: int) -> None:
+    """Connect this process to the engine, once, as `rank` of `world_size` ranks, `local_size` on each node."""
     s = _session
     s.rank, s.world_size, s.pid, s.sock = rank, world_size, os.getpid(), sock
     s.changed = threading.Condition()
     native = _native()
+    hello = {"rank": rank, "pid": os.getpid(), "world_size": world_size, "local_size": local_size}
     native.connect(sock.fileno())
-    native.send_frame(int(Frame.HELLO), msgpack.packb({"rank": rank, "pid": os.getpid()}))
+    native.send_definition(int(Frame.HELLO), msgpack.packb(hello))  # before records that may wait already
     for frame, payload in s.undelivered:
         native.send_definition(frame, payload)
 
@@ -183,10 +187,16 @@ def register_price(call: OpCall) -> int:
         "flops": price.flops,
         "bytes": price.bytes,
         "family": price.family,
+        "call": json.dumps(to_json(call), separators=(",", ":")),
     }
     number = define_signature(price.duration_ns, _session.pricer.host_ns(call), fields)
     _session.signatures[call] = number
     return number
+
+
+def price_ns(call: OpCall) -> int:
+    """Device time of `call`, which is not launched; 0 without a price model."""
+    return 0 if _session.pricer is None else _session.pricer.price(call).duration_ns
 
 
 def define_signature(duration_ns: int, host_ns: tuple[int, int], fields: dict[str, Any]) -> int:
@@ -225,7 +235,7 @@ def _packed(payload: dict[str, Any]) -> bytes:
 def note(method: str, **fields: Any) -> None:
     """Tell the engine something; no answer."""
     if _session.sock is not None:
-        fields["method"], fields["clock_ns"] = method, _native().now_ns()
+        fields["method"], fields["clock_ns"], fields["thread"] = method, _native().now_ns(), _native().thread_domain()
         _native().send_frame(int(Frame.NOTE), _packed(fields))
 
 
@@ -234,7 +244,7 @@ def call(method: str, **fields: Any) -> dict[str, Any]:
     s = _session
     if s.sock is None:
         raise RuntimeError(f"call {method!r} without a connection to the engine")
-    fields["method"], fields["clock_ns"] = method, _native().now_ns()
+    fields["method"], fields["clock_ns"], fields["thread"] = method, _native().now_ns(), _native().thread_domain()
     fields["main"] = threading.current_thread() is threading.main_thread() or not _started_by_python()
     if "stack" not in fields:
         fields["stack"] = stack_id()
@@ -317,13 +327,20 @@ def stand_in(where: str) -> None:
 
 
 def remark(text: str) -> None:
-    """Something the report must say, once (such as 'torch.compile: simulated as eager')."""
+    """Something the report must say, once (such as 'torch.compile: 4 graphs compiled, modelled')."""
     _session.remarks[text] = _session.remarks.get(text, 0) + 1
+
+
+def before_finish(function: Callable[[], None]) -> None:
+    """Call `function` when the rank ends, before its remarks are sent."""
+    _session.last_words.append(function)
 
 
 def finish(exit_code: int, error: str | None = None) -> None:
     """Last words of a rank: everything recorded is delivered, then the exit code with the traceback, if any."""
     if is_rank_process():
+        for function in _session.last_words:
+            function()
         note("finish", exit_code=exit_code, error=error, stand_ins=dict(_session.stand_ins), remarks=list(_session.remarks))
 
 
@@ -349,9 +366,8 @@ class Sink:
             native.resolve_stream(device, stream, end_ns)
         if what == "event":
             native.resolve_event(number, reply["ns"])
-        if reply["ns"] > begin_ns:
-            native.wait_until_ns(reply["ns"])
-            native.emit(int(Kind.HOST_WAIT), fields.get("device", native.device()), begin_ns, code, number)
+        native.wait_until_ns(reply["ns"])
+        native.emit(int(Kind.HOST_WAIT), fields.get("device", native.device()), begin_ns, code, number)
 
     def query_stream(self, device: int, stream: int) -> bool:
         return _session.sock is None or call("query", what="stream", device=device, stream=stream)["done"]

@@ -1,4 +1,4 @@
-"""Memory that cuBLAS takes from the caching allocator.
+"""Memory that CUDA's libraries take from the caching allocator: cuBLAS's workspaces, which stay, and temporaries.
 
 ATen keeps one cuBLAS handle per host thread, and for each (handle, stream) one workspace; cuBLASLt has its own per
 (handle, stream), taken when an epilogue needs it (addmm with a bias vector, _scaled_mm). They are never given back,
@@ -8,6 +8,9 @@ autograd thread, and the same again on a side stream. So a training script with 
 
 Taken when a GEMM comes through Python, that is at the first call of each signature. A signature that is planned already
 and then runs on another thread or stream (recomputed addmm of activation checkpointing: 1 MiB) takes none.
+
+Temporaries (workspaces of convolutions, phantora.memory.convolution; others, phantora.memory.temporaries) are taken at
+every call, by native code too.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phantora.intercept.flags import GEMMS
+from phantora.intercept.flags import GEMMS, flags_of
+from phantora.memory import convolution
+from phantora.memory.temporaries import attention_backward_bytes, embedding_backward_bytes, sort_bytes
 
 native: Any = sys.modules["phantora_native"]
 
@@ -33,6 +38,10 @@ _LT_DEFAULT_KIB = 1024
 _TAKES_LT = frozenset(("addmm", "_addmm_activation", "_scaled_mm", "_scaled_grouped_mm", "_int_mm"))
 _TAKES_CUBLAS = frozenset(
     {name.partition(".")[0] for name in GEMMS} | _TAKES_LT | {"linalg_inv_ex", "linalg_lu_factor_ex"}
+)
+
+_ATTENTION_BACKWARD = frozenset(
+    ("_scaled_dot_product_cudnn_attention_backward", "_scaled_dot_product_flash_attention_backward")
 )
 
 _workspaces: dict[tuple[int, int, int, bool], Tensor] = {}
@@ -49,6 +58,83 @@ def ensure(operator: str, device: int) -> None:
     _take((*place, False), _cublas_bytes(), device)
     if operator in _TAKES_LT:
         _take((*place, True), _lt_bytes(), device)
+
+
+def temporaries(operator: str, arguments: dict[str, Any], outputs: list[Tensor]) -> tuple[int, ...]:
+    """For each result of a call: bytes of a block that is taken and given back once it is there. Empty: of none.
+
+    arguments: by their names in the schema; outputs: their shapes are read.
+    """
+    if operator == "convolution":
+        return _convolution_bytes(arguments, outputs[0])
+    if operator == "convolution_backward":
+        return _convolution_backward_bytes(arguments)
+    after_last = _behind_the_last_result(operator, arguments)
+    return (*(0 for _ in outputs[1:]), after_last) if after_last and outputs else ()
+
+
+def _behind_the_last_result(operator: str, arguments: dict[str, Any]) -> int:
+    if operator == "embedding_dense_backward":
+        grad, indices = arguments["grad_output"], arguments["indices"]
+        return embedding_backward_bytes(indices.numel(), int(arguments["num_weights"]), grad.shape[-1])
+    if operator == "_embedding_bag_dense_backward":
+        return embedding_backward_bytes(
+            arguments["indices"].numel(), int(arguments["num_weights"]), arguments["grad"].shape[-1]
+        )
+    if operator in _ATTENTION_BACKWARD:
+        query, key = arguments["query"], arguments["key"]
+        if query.dim() == key.dim() == 4:
+            return attention_backward_bytes(tuple(query.shape), tuple(key.shape), query.element_size())
+    if operator == "sort" and arguments["self"].dim():
+        values = arguments["self"]
+        return sort_bytes(tuple(values.shape), arguments.get("dim", -1), values.element_size())
+    return 0
+
+
+def _convolution_bytes(arguments: dict[str, Any], output: Tensor) -> tuple[int, ...]:
+    described = _convolution(arguments, arguments["input"], arguments["weight"], output)
+    return () if described is None else (convolution.forward_bytes(described),)
+
+
+def _convolution_backward_bytes(arguments: dict[str, Any]) -> tuple[int, ...]:
+    described = _convolution(arguments, arguments["input"], arguments["weight"], arguments["grad_output"])
+    if described is None:
+        return ()
+    wants_input, wants_weight, _ = arguments["output_mask"]
+    return (
+        convolution.forward_bytes(described) if wants_input else 0,
+        convolution.weight_gradient_bytes(described) if wants_weight else 0,
+        0,
+    )
+
+
+def _convolution(
+    arguments: dict[str, Any], given: Tensor, weight: Tensor, made: Tensor
+) -> convolution.Convolution | None:
+    """None: not cuDNN's."""
+    if not torch.backends.cudnn.enabled or not given.is_floating_point() or not given.numel() or not made.numel():
+        return None
+    if arguments["transposed"]:
+        given, made = made, given
+    plain = (("stride", 1), ("padding", 0), ("dilation", 1))
+    return convolution.Convolution(
+        input=tuple(given.shape),
+        weight=tuple(weight.shape),
+        output=tuple(made.shape),
+        item_bytes=given.element_size(),
+        uses_tensor_cores=given.element_size() == 2
+        or (given.dtype == torch.float32 and dict(flags_of("convolution"))["cudnn_allow_tf32"]),
+        is_channels_last=_is_channels_last(arguments["input"]) or _is_channels_last(weight),
+        is_strided=any(value != usual for name, usual in plain for value in arguments[name]),
+        groups=arguments["groups"],
+        num_sms=torch.cuda.get_device_properties(native.device()).multi_processor_count,
+    )
+
+
+def _is_channels_last(tensor: Tensor) -> bool:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    wanted = formats.get(tensor.dim())
+    return wanted is not None and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=wanted)
 
 
 def clear() -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from phantora.trace.columns import as_int64, finished_rows
+from phantora.trace.columns import as_int64, device_rows
 from phantora.trace.model import RankTrace
 
 Intervals = tuple[np.ndarray, np.ndarray]  # begins, ends: sorted, disjoint, none empty
@@ -24,7 +24,8 @@ Intervals = tuple[np.ndarray, np.ndarray]  # begins, ends: sorted, disjoint, non
 # Written by the interception at the end of each optimizer step (intercept/step_marks.py).
 OPTIMIZER_MARK = "optimizer.step"
 
-_STEP_NAME = re.compile(r"\b(step|iter|iteration|batch)\b|(step|iter)[\W_]*\d+|ProfilerStep", re.IGNORECASE)
+# Not PyTorch's own range Optimizer.step#Adam.step, which is part of a step.
+_STEP_NAME = re.compile(r"^(?!Optimizer\.step#).*?(\b(step|iter|iteration|batch)\b|(step|iter)[\W_]*\d+|ProfilerStep)", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +119,7 @@ def _window(name: str, begin: int, end: int, kernels: Intervals, communication: 
 
 
 def _unions(trace: RankTrace) -> tuple[Intervals, Intervals]:
-    rows = finished_rows(trace)
+    rows = device_rows(trace)
     start, end = as_int64(trace.start_ns)[rows], as_int64(trace.end_ns)[rows]
     kernel = as_int64(trace.signature)[rows] >= 0
     return union(start[kernel], end[kernel]), union(start[~kernel], end[~kernel])

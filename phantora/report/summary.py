@@ -15,7 +15,7 @@ import numpy as np
 import phantora
 from phantora.report.breakdown import Breakdown, rank_breakdown, step_breakdowns
 from phantora.trace.busbw import busbw_factor
-from phantora.trace.columns import as_int64, finished_rows
+from phantora.trace.columns import as_int64, device_rows
 from phantora.trace.model import RankTrace, Run
 
 SCHEMA_VERSION = 1
@@ -138,7 +138,7 @@ def _cluster(cluster: object) -> dict[str, Any]:
 
 def _rank(run: Run, trace: RankTrace) -> dict[str, Any]:
     times = rank_breakdown(trace)
-    signature = as_int64(trace.signature)[finished_rows(trace)]
+    signature = as_int64(trace.signature)[device_rows(trace)]
     per_signature = np.array([s.num_kernels for s in run.signatures], np.int64)
     return {
         "rank": trace.rank,
@@ -195,7 +195,7 @@ def _signature_counts(run: Run) -> list[int]:
     """How often each signature ran, over all ranks."""
     counts = np.zeros(len(run.signatures), np.int64)
     for trace in run.ranks:
-        signature = as_int64(trace.signature)[finished_rows(trace)]
+        signature = as_int64(trace.signature)[device_rows(trace)]
         counts += np.bincount(signature[signature >= 0], minlength=len(counts))
     return counts.tolist()
 
@@ -205,7 +205,8 @@ def _price_sources(run: Run, counts: list[int]) -> dict[str, float]:
     total = _kernel_ns(run, counts)
     by_source = dict.fromkeys(_SOURCES, 0)
     for signature, count in zip(run.signatures, counts):
-        by_source[signature.source] += signature.duration_ns * count
+        if signature.source in by_source:  # an execution trace alone: nothing is priced yet, and all durations are 0
+            by_source[signature.source] += signature.duration_ns * count
     return {source: round(ns / total, 6) if total else 0.0 for source, ns in by_source.items()}
 
 

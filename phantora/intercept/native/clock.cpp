@@ -8,6 +8,7 @@
 #include <atomic>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/macros/Export.h>
@@ -32,8 +33,10 @@ auto& other_domains = *new std::unordered_map<int16_t, Domain*>; // never destro
 thread_local Domain* own_domain = nullptr;
 thread_local int64_t counted_cpu_ns = 0;
 thread_local bool is_paid = false;
+thread_local int64_t cost_share = 1000; // thousandths of what the host profile says
 
 std::atomic<bool> is_measured{false};
+std::atomic<bool> is_paused{false};
 std::atomic<double> cpu_scale{1.0};
 
 CallCost call_costs[kNumKinds];
@@ -62,6 +65,7 @@ void add_measured_cpu_time() {
   const int64_t cpu_ns = thread_cpu_ns();
   const int64_t used_ns = std::max<int64_t>(cpu_ns - counted_cpu_ns, 0);
   counted_cpu_ns = cpu_ns;
+  if (is_paused.load(std::memory_order_relaxed)) return;
   current_domain().now_ns += static_cast<int64_t>(static_cast<double>(used_ns) * cpu_scale.load());
 }
 
@@ -88,6 +92,8 @@ bool in_native_backward() {
   return torch::autograd::get_current_graph_task_id() != -1 && !has_python_frame();
 }
 
+int64_t scaled(int64_t amount_ns) { return cost_share == 1000 ? amount_ns : amount_ns * cost_share / 1000; }
+
 } // namespace
 
 int16_t domain() { return current_domain().id; }
@@ -104,13 +110,13 @@ void charge(const CallCost& cost) {
   if (is_paid) return;
   const bool is_same = cost.forward_ns == cost.backward_ns;
   const int64_t amount_ns = !is_same && in_native_backward() ? cost.backward_ns : cost.forward_ns;
-  if (amount_ns) current_domain().now_ns += amount_ns;
+  if (amount_ns) current_domain().now_ns += scaled(amount_ns);
 }
 
 void charge_units(const CallCost& cost, int64_t count) {
   if (is_paid || is_measured.load(std::memory_order_relaxed)) return;
   const bool is_same = cost.forward_ns == cost.backward_ns;
-  current_domain().now_ns += count * (!is_same && in_native_backward() ? cost.backward_ns : cost.forward_ns);
+  current_domain().now_ns += scaled(count * (!is_same && in_native_backward() ? cost.backward_ns : cost.forward_ns));
 }
 
 // The dispatcher's fallback for the Python key excludes every key above it while the subclass runs (after_Python_keyset
@@ -163,6 +169,13 @@ SameCallerScope::SameCallerScope() : previous_(fixed_caller) {
 }
 
 SameCallerScope::~SameCallerScope() { fixed_caller = previous_; }
+
+int64_t exchange_cost_share(int64_t thousandths) { return std::exchange(cost_share, thousandths); }
+
+void pause_cpu_time(bool on) {
+  if (is_measured.load(std::memory_order_relaxed)) add_measured_cpu_time();
+  is_paused = on;
+}
 
 PaidScope::PaidScope() { is_paid = true; }
 

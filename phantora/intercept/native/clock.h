@@ -32,6 +32,9 @@ void enter_thread(int16_t domain, int64_t start_ns);
 void set_mode(bool measured, double scale);
 void set_call_cost(Kind kind, CallCost cost);
 const CallCost& call_cost(Kind kind);
+// Calls of this thread cost so many thousandths of what the host profile says, from now on; returns what it was before.
+int64_t exchange_cost_share(int64_t thousandths);
+void pause_cpu_time(bool on); // measured mode: the process works on something that the simulated one need not do
 void restart_cpu_time(); // the calling thread's CPU time so far is not counted (after fork it starts again at zero)
 
 // While it lives, whoever stands behind the calling thread's calls stays who it was at its construction: a Python

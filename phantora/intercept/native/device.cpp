@@ -80,10 +80,9 @@ void run_event_wait(int64_t event, int device, int64_t stream) {
   append(Kind::kEventWait, device, event, stream, 0);
 }
 
-// Only a wait that really took virtual time leaves a record.
+// A wait that took no virtual time leaves a record, too: on another cluster it may.
 void wait_on_host(int device, int64_t end_ns, WaitedFor what, int64_t which) {
   const int64_t begin_ns = clock::last_ns();
-  if (end_ns <= begin_ns) return;
   clock::wait_until_ns(end_ns);
   append(Kind::kHostWait, device, begin_ns, int64_t(what), which);
 }
@@ -130,7 +129,7 @@ void emit(Kind kind, int device, int64_t a, int64_t b, int64_t c) {
 void emit_only(Kind kind, int device, int64_t a, int64_t b, int64_t c) {
   Lock lock(mutex);
   if (!recording) return;
-  charge_locked(kind);
+  if (kind != Kind::kHostWait) charge_locked(kind); // whoever waited has paid when it called
   if (!keep_for_graph(kind, device, a, b, c)) append(kind, device, a, b, c);
 }
 
@@ -214,8 +213,19 @@ void destroy_event(int device, int64_t event) {
 
 bool is_known_done(int64_t event) {
   Lock lock(mutex);
-  const Progress progress = timeline.event_state(event);
-  return progress.is_known && progress.end_ns <= clock::last_ns();
+  return timeline.is_done(event, clock::last_ns()) == Timeline::Certainty::kDone;
+}
+
+bool must_ask_whether_done(int64_t event) {
+  Lock lock(mutex);
+  return recording && timeline.is_done(event, clock::last_ns()) == Timeline::Certainty::kUnknown;
+}
+
+bool ask_whether_done(int64_t event) {
+  if (!sink::query_event(event)) return false;
+  Lock lock(mutex);
+  timeline.note_done(event, clock::last_ns());
+  return true;
 }
 
 void synchronize_stream(int device, int64_t stream) {
@@ -291,7 +301,7 @@ void mark_unresolved(int device, int64_t stream) {
 
 void resolve_stream(int device, int64_t stream, int64_t end_ns) {
   Lock lock(mutex);
-  timeline.resolve_stream(device, stream, end_ns);
+  timeline.resolve_stream(device, stream, end_ns, next_event - 1);
 }
 
 void resolve_event(int64_t event, int64_t time_ns) {

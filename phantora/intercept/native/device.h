@@ -42,6 +42,8 @@ void destroy_event(int device, int64_t event);
 int64_t record_event_only(int device, int64_t stream, int64_t replaced_event = 0);
 void destroy_event_only(int device, int64_t event);
 bool is_known_done(int64_t event); // costs nothing and asks nobody
+bool must_ask_whether_done(int64_t event); // false: it is over, or certainly not yet
+bool ask_whether_done(int64_t event); // costs nothing in virtual time; may need the GIL: hold no lock
 
 // --- waits; what is not known locally is asked of the sink (so these may need the GIL: hold no lock)
 void synchronize_stream(int device, int64_t stream);

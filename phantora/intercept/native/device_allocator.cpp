@@ -7,9 +7,13 @@
 
 #include <c10/util/Exception.h>
 
+#include <torch/csrc/Exceptions.h>
+
 #include "../../memory/native/caching_allocator.h"
+#include "../../memory/native/driver_cost.h"
 #include "current.h"
 #include "device.h"
+#include "memory_history.h"
 #include "python_support.h"
 
 namespace phantora::native {
@@ -35,6 +39,7 @@ class LocalStreamClock final : public memory::StreamClock {
     return true;
   }
   void synchronize(int64_t event) override { put_off.push_back(event); }
+  bool is_undecided(int64_t event) override { return device::must_ask_whether_done(event); }
 
   std::vector<int64_t> put_off;
 
@@ -49,15 +54,20 @@ struct SimulatedMemory {
   memory::Hooks hooks() {
     memory::Hooks hooks;
     hooks.device_call = [this](const memory::DeviceCall& call) {
-      const bool takes = call.kind == memory::DeviceCall::kMalloc || call.kind == memory::DeviceCall::kMap;
-      (takes ? num_mallocs : num_frees) += 1;
+      using Kind = memory::DeviceCall::Kind;
+      driver_ns += memory::driver_call_ns(call);
+      returns_memory = returns_memory || call.kind == Kind::kFree || call.kind == Kind::kUnmap;
     };
+    hooks.trace = [this](const memory::TraceEvent& event) { history.add(event, stack, clock::last_ns()); };
     return hooks;
   }
 
   LocalStreamClock clock;
   CachingAllocator allocator;
-  int num_mallocs = 0, num_frees = 0; // driver calls not yet paid for
+  memory_history::History history;
+  memory_history::StackId stack = 0; // of the call that is being served
+  int64_t driver_ns = 0; // of driver calls not yet paid for
+  bool returns_memory = false; // one of them gives memory back, for which the device has to be idle
 };
 
 auto& devices = *new std::vector<std::unique_ptr<SimulatedMemory>>;
@@ -75,23 +85,26 @@ SimulatedMemory& device_at(c10::DeviceIndex index) {
   return *device;
 }
 
-// The host's part of what an allocator did: waits for events, then driver calls. Taken with the mutex, paid without it.
+// The host's part of what an allocator did: waits for events, then driver calls. Taken with the mutex, paid without it
+// where it has to wait. cudaFree waits for all work of the device (CUDA programming guide, implicit synchronization).
 struct HostWork {
   int device;
   std::vector<int64_t> events;
-  int num_mallocs, num_frees;
+  int64_t driver_ns;
+  bool waits_for_device;
 
-  explicit HostWork(int index, SimulatedMemory& device)
-      : device(index), events(std::exchange(device.clock.put_off, {})),
-        num_mallocs(std::exchange(device.num_mallocs, 0)), num_frees(std::exchange(device.num_frees, 0)) {}
+  explicit HostWork(int index, SimulatedMemory& memory)
+      : device(index), events(std::exchange(memory.clock.put_off, {})), driver_ns(std::exchange(memory.driver_ns, 0)),
+        waits_for_device(std::exchange(memory.returns_memory, false)) {}
 
+  bool waits() const { return waits_for_device || !events.empty(); }
   void pay() const {
     for (const int64_t event : events) {
       device::synchronize_event(device, event);
       device::destroy_event(device, event);
     }
-    for (int i = 0; i < num_frees; ++i) device::charge(Kind::kDeviceFree);
-    for (int i = 0; i < num_mallocs; ++i) device::charge(Kind::kDeviceMalloc);
+    if (waits_for_device) device::synchronize_device(device);
+    if (driver_ns && device::is_recording()) clock::advance_ns(driver_ns);
   }
 };
 
@@ -104,9 +117,12 @@ struct Totals {
 
 void free_block(void* context) {
   const std::unique_ptr<Block> block(static_cast<Block*>(context));
+  const auto stack = memory_history::take_stack(memory_history::kAll);
   {
     Lock lock(allocator_mutex);
-    CachingAllocator& allocator = device_at(block->device).allocator;
+    SimulatedMemory& memory = device_at(block->device);
+    CachingAllocator& allocator = memory.allocator;
+    memory.stack = stack;
     allocator.free(block->address);
     const Totals totals(allocator);
     device::emit_only(Kind::kFree, block->device, int64_t(block->address), totals.allocated_bytes,
@@ -116,6 +132,38 @@ void free_block(void* context) {
 }
 
 void free_nothing(void*) {}
+
+// Learns up to where one stream's events (in order) are over by now, with as few questions as it takes. A real
+// allocator asks at every allocation; here only when memory would have to grow otherwise, because each answer makes the
+// other ranks get to this one's clock first.
+void ask_how_far(const std::vector<int64_t>& events) {
+  if (device::ask_whether_done(events.back())) return;
+  size_t done = 0, open = events.size() - 1; // before `done` all are over, from `open` on none is
+  while (done < open) {
+    const size_t middle = done + (open - done) / 2;
+    if (device::ask_whether_done(events[middle]))
+      done = middle + 1;
+    else
+      open = middle;
+  }
+}
+
+auto& observers = *new std::vector<PyObject*>; // torch._C._cuda_attach_out_of_memory_observer; with the GIL
+
+void tell_observers(const memory::Oom& oom) {
+  if (observers.empty() || interpreter_is_finalizing()) return;
+  const WithGil gil;
+  for (PyObject* observer : observers) {
+    const auto number = [](size_t value) { return static_cast<long long>(value); };
+    Reference result(PyObject_CallFunction(observer, "LLLL", number(size_t(oom.device)), number(oom.alloc_bytes),
+                                           number(oom.allowed_bytes.value_or(oom.total_bytes)),
+                                           number(oom.free_bytes)));
+    if (result) continue;
+    python_error error;
+    error.persist();
+    throw error;
+  }
+}
 
 void record_stream(const c10::DataPtr& data, c10::Stream stream) {
   const Block* block = block_of(data);
@@ -201,20 +249,35 @@ c10::DeviceAllocator& device_allocator() { return the_allocator; }
 c10::DataPtr allocate(size_t num_bytes, c10::DeviceIndex index) {
   const c10::Device where(c10::DeviceType::CUDA, index);
   if (num_bytes == 0) return {nullptr, nullptr, &free_nothing, where};
+  const auto stack = memory_history::take_stack(memory_history::kState);
+  const int64_t stream = current_stream(index);
   std::unique_lock<std::mutex> lock(allocator_mutex);
   SimulatedMemory& device = device_at(index);
-  const memory::Result result = device.allocator.allocate(num_bytes, current_stream(index));
+  device.stack = stack;
+  memory::Result result = device.allocator.allocate_unless_undecided(num_bytes, stream);
+  if (result.is_undecided) {
+    const auto events = device.allocator.undecided_events();
+    lock.unlock(); // the sink needs the GIL
+    for (const auto& of_one_stream : events) ask_how_far(of_one_stream);
+    lock.lock();
+    device.stack = stack;
+    result = device.allocator.allocate(num_bytes, stream);
+  }
   const Totals totals(device.allocator);
   const HostWork work(index, device);
-  if (!result.ok || !work.events.empty()) {
-    lock.unlock(); // the sink needs the GIL
-  }
+  if (!result.ok || work.waits()) lock.unlock(); // as above
   work.pay();
+  if (!result.ok) tell_observers(result.oom);
   TORCH_CHECK_WITH(OutOfMemoryError, result.ok, memory::oom_message(result.oom));
   device::emit_only(Kind::kAlloc, index, int64_t(result.address), totals.allocated_bytes, totals.reserved_bytes);
   if (lock.owns_lock()) lock.unlock();
   device::flush_if_full();
   return {reinterpret_cast<void*>(result.address), new Block{result.address, num_bytes, index, {}}, &free_block, where};
+}
+
+void touch_temporary(size_t num_bytes, c10::DeviceIndex device) {
+  const clock::PaidScope paid;
+  allocate(num_bytes, device);
 }
 
 c10::DeviceIndex device_of_address(const void* address) {
@@ -233,26 +296,42 @@ void for_each_device(Visit visit) {
     if (devices[index]) visit(int(index), *devices[index]);
 }
 
-PyObject* describe_blocks(const std::vector<memory::Segment::Part>& parts) {
+struct SegmentWithStacks {
+  memory::Segment segment;
+  memory_history::StackId stack;
+  std::vector<memory_history::StackId> block_stacks;
+};
+
+SegmentWithStacks with_stacks(const memory_history::History& history, memory::Segment segment) {
+  SegmentWithStacks result{std::move(segment), 0, {}};
+  result.stack = history.stack_of_segment(result.segment.address);
+  for (const auto& part : result.segment.blocks)
+    result.block_stacks.push_back(part.active ? history.stack_of_block(part.address) : 0);
+  return result;
+}
+
+PyObject* describe_blocks(const SegmentWithStacks& found) {
   PyObject* list = PyList_New(0);
-  for (const auto& part : parts) {
-    Reference entry(Py_BuildValue("{s:K,s:n,s:n,s:s,s:[]}", "address", (unsigned long long)part.address, "size",
+  for (size_t i = 0; i < found.segment.blocks.size(); ++i) {
+    const auto& part = found.segment.blocks[i];
+    Reference entry(Py_BuildValue("{s:K,s:n,s:n,s:s,s:L}", "address", (unsigned long long)part.address, "size",
                                   Py_ssize_t(part.size), "requested_size", Py_ssize_t(part.requested_size), "state",
-                                  part.state(), "frames"));
+                                  part.state(), "frames", (long long)found.block_stacks[i]));
     PyList_Append(list, entry.get());
   }
   return list;
 }
 
-PyObject* describe_segment(const memory::Segment& segment) {
+PyObject* describe_segment(const SegmentWithStacks& found) {
+  const memory::Segment& segment = found.segment;
   return Py_BuildValue(
-      "{s:i,s:K,s:n,s:n,s:n,s:n,s:L,s:s,s:(KK),s:N,s:[],s:N}", "device", segment.device, "address",
+      "{s:i,s:K,s:n,s:n,s:n,s:n,s:L,s:s,s:(KK),s:N,s:L,s:N}", "device", segment.device, "address",
       (unsigned long long)segment.address, "total_size", Py_ssize_t(segment.total_size), "allocated_size",
       Py_ssize_t(segment.allocated_size), "active_size", Py_ssize_t(segment.active_size), "requested_size",
       Py_ssize_t(segment.requested_size), "stream", (long long)segment.stream, "segment_type",
       segment.is_large ? "large" : "small", "segment_pool_id", (unsigned long long)segment.pool.first,
       (unsigned long long)segment.pool.second, "is_expandable", PyBool_FromLong(segment.is_expandable), "frames",
-      "blocks", describe_blocks(segment.blocks));
+      (long long)found.stack, "blocks", describe_blocks(found));
 }
 
 } // namespace
@@ -302,10 +381,12 @@ std::pair<int64_t, int64_t> memory_info(c10::DeviceIndex device) {
 }
 
 void empty_cache() {
+  const auto stack = memory_history::take_stack(memory_history::kAll);
   std::vector<HostWork> all_work;
   {
     Lock lock(allocator_mutex);
     for_each_device([&](int index, SimulatedMemory& device) {
+      device.stack = stack;
       device.allocator.empty_cache();
       all_work.emplace_back(index, device);
     });
@@ -338,10 +419,13 @@ PyObject* statistics(c10::DeviceIndex device) {
 }
 
 PyObject* snapshot(c10::DeviceIndex device) {
-  std::vector<memory::Segment> segments;
+  std::vector<SegmentWithStacks> segments;
   {
     Lock lock(allocator_mutex);
-    segments = device_at(device).allocator.snapshot();
+    SimulatedMemory& memory = device_at(device);
+    memory.stack = 0;
+    for (auto& segment : memory.allocator.snapshot())
+      segments.push_back(with_stacks(memory.history, std::move(segment)));
   }
   PyObject* list = PyList_New(0);
   for (const auto& segment : segments) {
@@ -352,6 +436,61 @@ PyObject* snapshot(c10::DeviceIndex device) {
     }
   }
   return list;
+}
+
+PyObject* history(c10::DeviceIndex device) {
+  std::vector<memory_history::Entry> entries;
+  {
+    Lock lock(allocator_mutex);
+    const auto& kept = device_at(device).history.entries();
+    entries.assign(kept.begin(), kept.end());
+  }
+  PyObject* list = PyList_New(0);
+  for (const auto& [event, time_ns, stack] : entries) {
+    Reference entry(Py_BuildValue("(iKnLKKLL)", int(event.action), (unsigned long long)event.address,
+                                  Py_ssize_t(event.bytes), (long long)event.stream,
+                                  (unsigned long long)event.pool.first, (unsigned long long)event.pool.second,
+                                  (long long)time_ns, (long long)stack));
+    if (!entry || PyList_Append(list, entry.get()) < 0) {
+      Py_DECREF(list);
+      return nullptr;
+    }
+  }
+  return list;
+}
+
+void record_history(bool is_on, int64_t level, int64_t max_entries, bool clear, int64_t skipped_actions) {
+  Lock lock(allocator_mutex);
+  memory_history::set({is_on, is_on ? int(level) : memory_history::kNever, size_t(std::max<int64_t>(max_entries, 1)),
+                       uint32_t(skipped_actions)});
+  if (is_on && !clear) return;
+  for_each_device([](int, SimulatedMemory& device) { device.history.clear(); });
+}
+
+bool is_history_on() { return memory_history::settings().is_on; }
+
+void observe_out_of_memory(PyObject* observer) {
+  Py_INCREF(observer);
+  observers.push_back(observer);
+}
+
+PyObject* settings_of_allocator(c10::DeviceIndex device) {
+  memory::Config config;
+  {
+    Lock lock(allocator_mutex);
+    config = device_at(device).allocator.config();
+  }
+  Reference divisions(PyDict_New());
+  for (size_t i = 0; i < config.roundup_power2_divisions.size(); ++i) {
+    Reference count(PyLong_FromSize_t(config.roundup_power2_divisions[i]));
+    if (!count) return nullptr;
+    PyDict_SetItemString(divisions.get(), std::to_string(size_t(1) << i).c_str(), count.get());
+  }
+  const bool is_unlimited = config.max_split_size == memory::kUnlimited;
+  return Py_BuildValue("{s:s,s:L,s:d,s:O,s:O}", "PYTORCH_CUDA_ALLOC_CONF", config.settings.c_str(), "max_split_size",
+                       is_unlimited ? -1LL : (long long)config.max_split_size, "garbage_collection_threshold",
+                       config.garbage_collection_threshold, "expandable_segments",
+                       config.expandable_segments ? Py_True : Py_False, "roundup_power2_divisions", divisions.get());
 }
 
 int64_t block_bytes(c10::DeviceIndex device, uint64_t address) {

@@ -24,6 +24,8 @@ Block* block_of(const at::TensorBase& tensor);
 
 c10::DeviceAllocator& device_allocator();
 c10::DataPtr allocate(size_t num_bytes, c10::DeviceIndex device); // on the current stream; throws OutOfMemoryError
+// A block that a library call takes and gives back before the next allocation (the workspace of a convolution).
+void touch_temporary(size_t num_bytes, c10::DeviceIndex device);
 c10::DeviceIndex device_of_address(const void* address);
 bool is_simulated_allocator(const c10::Allocator* allocator);
 
@@ -42,7 +44,14 @@ void empty_cache();
 void reset_peak(c10::DeviceIndex device);
 void reset_accumulated(c10::DeviceIndex device);
 PyObject* statistics(c10::DeviceIndex device); // dict of the names of torch.cuda.memory_stats
-PyObject* snapshot(c10::DeviceIndex device);   // list of the segments of torch.cuda.memory_snapshot
+// Segments of torch.cuda.memory_snapshot; in place of frames, numbers for memory_history::describe_stack.
+PyObject* snapshot(c10::DeviceIndex device);
+// Of torch.cuda.memory._record_memory_history: [(action, address, bytes, stream, *pool, time_ns, stack), ...]
+PyObject* history(c10::DeviceIndex device);
+void record_history(bool is_on, int64_t level, int64_t max_entries, bool clear, int64_t skipped_actions);
+bool is_history_on();
+void observe_out_of_memory(PyObject* observer); // called with (device, bytes wanted, most allowed, bytes free)
+PyObject* settings_of_allocator(c10::DeviceIndex device); // as `allocator_settings` of torch's snapshot
 int64_t block_bytes(c10::DeviceIndex device, uint64_t address); // rounded size of a live allocation
 
 // Private pools of CUDA graphs and torch.cuda.MemPool. begin: which allocations go there.

@@ -34,8 +34,10 @@ struct NewTensor {
 
 struct Result {
   int argument = -1; // >= 0: this argument is returned
+  bool is_undefined = false;
   bool is_list = false;
   std::vector<NewTensor> tensors;
+  size_t temporary_bytes = 0; // a block that the operator takes and gives back once this result is there
 };
 
 struct Plan {
@@ -208,6 +210,7 @@ at::Tensor make_tensor(const NewTensor& wanted_tensor, int device) {
 
 IValue make_result(const Result& result, at::ArrayRef<IValue> arguments, int device) {
   if (result.argument >= 0) return arguments[size_t(result.argument)];
+  if (result.is_undefined) return at::Tensor();
   if (!result.is_list) return make_tensor(result.tensors.front(), device);
   c10::List<at::Tensor> list;
   list.reserve(result.tensors.size());
@@ -232,7 +235,10 @@ void forget_written(const Operator& op, at::ArrayRef<IValue> arguments) {
 void run(const Plan& plan, const Operator& op, const CallReader& call, torch::jit::Stack& stack) {
   const auto arguments = torch::jit::last(stack, op.num_arguments);
   c10::SmallVector<IValue, 4> results;
-  for (const Result& result : plan.results) results.push_back(make_result(result, arguments, call.device));
+  for (const Result& result : plan.results) {
+    results.push_back(make_result(result, arguments, call.device));
+    if (result.temporary_bytes) touch_temporary(result.temporary_bytes, c10::DeviceIndex(call.device));
+  }
   forget_written(op, arguments);
   if (plan.philox_increment) {
     const auto& generator = call.generator ? *call.generator : default_generator(c10::DeviceIndex(call.device));
@@ -304,6 +310,8 @@ std::optional<NewTensor> parse_new_tensor(PyObject* item) {
 
 std::optional<Result> parse_result(PyObject* item) {
   Result result;
+  result.is_undefined = item == Py_None;
+  if (result.is_undefined) return result;
   if (PyLong_Check(item)) {
     result.argument = int(PyLong_AsLong(item));
     return result;
@@ -334,6 +342,15 @@ bool parse_results(PyObject* outs, std::vector<Result>& results) {
   return true;
 }
 
+bool parse_temporaries(PyObject* bytes, std::vector<Result>& results) {
+  Reference sequence(PySequence_Fast(bytes, "plan: temporaries is a sequence"));
+  if (!sequence) return false;
+  const size_t count = std::min(size_t(PySequence_Fast_GET_SIZE(sequence.get())), results.size());
+  for (size_t i = 0; i < count; ++i)
+    results[i].temporary_bytes = PyLong_AsSize_t(PySequence_Fast_GET_ITEM(sequence.get(), Py_ssize_t(i)));
+  return !PyErr_Occurred();
+}
+
 } // namespace
 
 void put_in_front(const char* name, const char* overload, int pure_out) {
@@ -356,10 +373,11 @@ void put_in_front(const char* name, const char* overload, int pure_out) {
                                                           std::move(kernel), std::nullopt, nullptr, "phantora"));
 }
 
-bool plan(int64_t signature, PyObject* outs, bool large, int64_t philox_increment) {
+bool plan(int64_t signature, PyObject* outs, bool large, int64_t philox_increment, PyObject* temporaries) {
   if (!is_plan_wanted()) return false;
   Plan answer{signature, outs != Py_None, large, philox_increment, {}};
   if (answer.is_usable && !parse_results(outs, answer.results)) return false; // with a Python exception
+  if (temporaries && !parse_temporaries(temporaries, answer.results)) return false;
   std::lock_guard<std::mutex> lock(wanted->op->mutex);
   wanted->op->plans.emplace(std::vector<int64_t>(wanted->key.begin(), wanted->key.end()), std::move(answer));
   wanted->is_answered = true;

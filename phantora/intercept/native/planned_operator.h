@@ -18,9 +18,11 @@ namespace phantora::native::planned {
 // index of an argument that is only written (copy_, fill_), or -1; keyword-only written arguments always are.
 void put_in_front(const char* name, const char* overload, int pure_out);
 // From the Python kernel during the first call of a signature. `outs`: a sequence of int (argument) | Spec |
-// (Spec, CPU tensor with the contents) | list of the latter two; None: such calls always go to Python. `large`: nothing
+// (Spec, CPU tensor with the contents) | list of the latter two | None (an undefined tensor); None: such calls always go
+// to Python. `large`: nothing
 // written is small enough to carry contents. `philox_increment`: random numbers per thread that the kernel uses.
-bool plan(int64_t signature, PyObject* outs, bool large, int64_t philox_increment);
+// `temporaries`: null, or for each result the bytes of a block taken and given back once it is there (0: none).
+bool plan(int64_t signature, PyObject* outs, bool large, int64_t philox_increment, PyObject* temporaries);
 bool is_plan_wanted();
 std::pair<int64_t, int64_t> statistics(); // hits, misses
 void set_enabled(bool on);

@@ -13,6 +13,7 @@
 #include "current.h"
 #include "device.h"
 #include "device_allocator.h"
+#include "memory_history.h"
 #include "exit_guard.h"
 #include "generator.h"
 #include "guard.h"
@@ -247,10 +248,11 @@ void fast(std::string_view name, std::string_view overload, int64_t pure_out) {
 PyObject* plan(PyObject*, PyObject* arguments) {
   return translate_errors([&]() -> PyObject* {
     long long signature = 0, philox_increment = 0;
-    PyObject* outs = nullptr;
+    PyObject *outs = nullptr, *temporaries = nullptr;
     int large = 0;
-    if (!PyArg_ParseTuple(arguments, "LOp|L", &signature, &outs, &large, &philox_increment)) return nullptr;
-    const bool is_taken = planned::plan(signature, outs, large != 0, philox_increment);
+    if (!PyArg_ParseTuple(arguments, "LOp|LO", &signature, &outs, &large, &philox_increment, &temporaries))
+      return nullptr;
+    const bool is_taken = planned::plan(signature, outs, large != 0, philox_increment, temporaries);
     return PyErr_Occurred() ? nullptr : PyBool_FromLong(is_taken);
   });
 }
@@ -299,6 +301,8 @@ PyMethodDef methods[] = {
     method<+[](int64_t domain, int64_t start_ns) { clock::enter_thread(int16_t(domain), start_ns); }>(
         "enter_thread", "enter_thread(domain, start_ns): a clock of its own for the calling thread"),
     method<clock::set_mode>("set_clock_mode", "set_clock_mode(measured, scale)"),
+    method<clock::exchange_cost_share>("set_cost_share", "set_cost_share(thousandths) -> previous, of this thread's calls"),
+    method<+[](bool on) { clock::pause_cpu_time(on); }>("pause_cpu_time", "pause_cpu_time(on): measured CPU time is not counted"),
     method<charge_units>("charge_units", "charge_units(kind, count): host time of things that are no call of the device"),
     method<set_call_cost>("set_call_cost_ns", "set_call_cost_ns(kind, forward_ns, backward_ns)"),
     method<+[]() -> int64_t { return clock::domain(); }>("thread_domain", "thread_domain() of the calling thread"),
@@ -349,6 +353,18 @@ PyMethodDef methods[] = {
 
     method<+[](int64_t d) { return memory_control::statistics(c10::DeviceIndex(d)); }>("stats", "stats(device)"),
     method<+[](int64_t d) { return memory_control::snapshot(c10::DeviceIndex(d)); }>("snapshot", "snapshot(device)"),
+    method<+[](int64_t d) { return memory_control::history(c10::DeviceIndex(d)); }>("memory_history",
+                                                                                  "memory_history(device)"),
+    method<memory_control::record_history>("record_memory_history",
+                                           "record_memory_history(on, level, max_entries, clear, skipped actions)"),
+    method<memory_control::is_history_on>("is_memory_history_on", "is_memory_history_on()"),
+    method<memory_history::describe_stack>("describe_stack", "describe_stack(number) -> [(file, line, function), ...]"),
+    method<memory_control::observe_out_of_memory>("observe_out_of_memory",
+                                                  "observe_out_of_memory(f): f(device, wanted, allowed, free)"),
+    method<+[](int64_t d) { return memory_control::settings_of_allocator(c10::DeviceIndex(d)); }>(
+        "allocator_settings", "allocator_settings(device)"),
+    method<+[](int64_t d, int64_t n) { touch_temporary(size_t(n), c10::DeviceIndex(d)); }>(
+        "touch_temporary", "touch_temporary(device, bytes): a block, taken and given back"),
     method<+[](int64_t d) { memory_control::reset_peak(c10::DeviceIndex(d)); }>("reset_peak", "reset_peak(device)"),
     method<+[](int64_t d) { memory_control::reset_accumulated(c10::DeviceIndex(d)); }>("reset_accumulated",
                                                                                      "reset_accumulated(device)"),
@@ -400,7 +416,7 @@ PyMethodDef methods[] = {
         "set_shadow_limits", "set_shadow_limits(float, int, byte): bytes"),
 
     method<fast>("fast", "fast(name, overload, pure_out)"),
-    {"plan", plan, METH_VARARGS, "plan(signature, outs, large, philox_increment=0) -> taken?"},
+    {"plan", plan, METH_VARARGS, "plan(signature, outs, large, philox_increment=0, temporaries=()) -> taken?"},
     method<planned::is_plan_wanted>("pending_plan", "pending_plan()"),
     method<planned::statistics>("plan_stats", "plan_stats() -> (hits, misses)"),
     method<planned::set_enabled>("set_planning", "set_planning(on)"),

@@ -31,6 +31,7 @@ enum class Kind : int32_t {
   kParameter = 43,    // a parameter in one step of an optimizer
   kSubclass = 44,     // a launch or a view inside __torch_dispatch__
   kCpuRandom = 45,    // 1024 random numbers made by the CPU
+  kPermille = 47,     // a thousandth of a plain launch from Python (phantora/intercept/compiled/runner.py)
   kPlacement = 46,    // a tensor becomes a DTensor, a DTensor a tensor, or its placements change
 };
 constexpr int kNumKinds = 64;

@@ -9,7 +9,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace phantora::native {
@@ -41,7 +43,7 @@ class Timeline {
   void record_event(int64_t event, int device, int64_t stream, int64_t host_ns) {
     Progress progress = stream_entry(device, stream);
     progress.end_ns = std::max(progress.end_ns, host_ns);
-    events_[event] = progress;
+    events_[event] = {progress, device, stream};
   }
 
   void wait_event(int device, int64_t stream, int64_t event, int64_t host_ns) {
@@ -54,15 +56,40 @@ class Timeline {
 
   void mark_unresolved(int device, int64_t stream) { stream_entry(device, stream).is_known = false; }
 
-  // The lower bound stays: another thread may have queued more since the engine was asked.
-  void resolve_stream(int device, int64_t stream, int64_t end_ns) {
+  // The lower bound stays: another thread may have queued more since the engine was asked. `last_event`: the newest
+  // event there is.
+  void resolve_stream(int device, int64_t stream, int64_t end_ns, int64_t last_event) {
     Progress& progress = stream_entry(device, stream);
     progress = {std::max(progress.end_ns, end_ns), true, true};
+    done_[{device, stream}].add(last_event, end_ns);
   }
 
   void resolve_event(int64_t event, int64_t time_ns) {
     const auto entry = events_.find(event);
-    if (entry != events_.end()) entry->second = {time_ns, true, true};
+    if (entry == events_.end()) return;
+    entry->second.progress = {time_ns, true, true};
+    done_[{entry->second.device, entry->second.stream}].add(event, time_ns);
+  }
+
+  // Like resolve_event for an event of which only this is known: at `now_ns` it was over.
+  void note_done(int64_t event, int64_t now_ns) {
+    const auto entry = events_.find(event);
+    if (entry != events_.end()) done_[{entry->second.device, entry->second.stream}].add(event, now_ns);
+  }
+
+  enum class Certainty { kDone, kNotDone, kUnknown };
+
+  // Whether an event is over at `now_ns`. A stream works in order, so an event is over when a younger one of its stream
+  // is, even if the time of neither is known; and not over before the lower bound of its time.
+  Certainty is_done(int64_t event, int64_t now_ns) const {
+    const auto entry = events_.find(event);
+    if (entry == events_.end()) return Certainty::kDone;
+    const EventEntry& found = entry->second;
+    if (found.progress.end_ns > now_ns) return Certainty::kNotDone;
+    if (found.progress.is_known) return Certainty::kDone;
+    const auto done = done_.find({found.device, found.stream});
+    const bool is_covered = done != done_.end() && done->second.covers(event, now_ns);
+    return is_covered ? Certainty::kDone : Certainty::kUnknown;
   }
 
   const Progress& stream_state(int device, int64_t stream) { return stream_entry(device, stream); }
@@ -70,7 +97,7 @@ class Timeline {
   // An event that was never recorded, or was destroyed, is complete (as in CUDA).
   Progress event_state(int64_t event) const {
     const auto entry = events_.find(event);
-    return entry == events_.end() ? Progress{} : entry->second;
+    return entry == events_.end() ? Progress{} : entry->second.progress;
   }
 
   Progress device_state(int device) const {
@@ -89,6 +116,22 @@ class Timeline {
     std::vector<Progress> pooled;
     std::unordered_map<int64_t, Progress> external;
   };
+  struct EventEntry {
+    Progress progress;
+    int device;
+    int64_t stream;
+  };
+  // Everything before `event` on a stream was over at `time_ns`. Events are numbered in the order of their records.
+  struct DoneMark {
+    int64_t event = 0, time_ns = 0;
+
+    void add(int64_t newer_event, int64_t newer_ns) {
+      if (newer_event < event) return;
+      event = newer_event;
+      time_ns = std::max(time_ns, newer_ns);
+    }
+    bool covers(int64_t other, int64_t now_ns) const { return other <= event && time_ns <= now_ns; }
+  };
 
   const Device& device_entry(int device) const {
     static const Device kEmpty;
@@ -105,7 +148,8 @@ class Timeline {
 
   bool kernels_are_exact_ = true;
   std::vector<Device> devices_;
-  std::unordered_map<int64_t, Progress> events_;
+  std::unordered_map<int64_t, EventEntry> events_;
+  std::map<std::pair<int, int64_t>, DoneMark> done_;  // by (device, stream)
 };
 
 } // namespace phantora::native
