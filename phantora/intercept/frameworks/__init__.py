@@ -1,0 +1,85 @@
+"""What frameworks bring beside torch and need stood in for: off unless the package is imported.
+
+Two ways, both by finders on sys.meta_path, so that a process that never imports a package pays nothing:
+
+* AROUND: a module that is installed. `before()` and `after(module)` of the stand-in, where it has them, run around its import.
+* ABSENT: a package that a machine with a GPU has and this one may lack. The folder `packages/` holds a stand-in of the same name,
+  which is found only when no other finder knows the package. What it cannot do raises; it never returns made-up results.
+
+Stand-ins import torch; this module does not, as it is armed before torch is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import os
+import sys
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+AROUND: Mapping[str, str] = {
+    "torch._higher_order_ops.flex_attention": "flex_attention",
+    "torch.nn.attention.flex_attention": "flex_attention",
+    "torch._inductor.kernel.flex.flex_attention": "flex_attention",
+    "torchtitan": "torchtitan_on_older_torch",
+    "torchvision.extension": "torchvision_operators",
+    "deepspeed.ops.op_builder.builder": "deepspeed_ops",
+    "megatron.core.datasets.utils": "megatron_datasets",
+    "megatron.training": "megatron_training",
+}
+"""Module of a framework -> module of this package that knows what to do around its import."""
+
+ABSENT: frozenset[str] = frozenset(("transformer_engine", "triton"))
+"""Top-level packages in `packages/`."""
+
+HIDDEN_FROM: Mapping[str, frozenset[str]] = {"triton": frozenset(("torch",)), "apex": frozenset(("transformers",))}
+"""Packages that take one of ABSENT without being asked when it is there: for them it is not. (torch.compile has its own way
+without Triton, `compiled/`; transformers' T5 would take apex's norm, which few installations have.)"""
+
+_PACKAGES_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "packages")
+
+
+def arm() -> None:
+    """Once, before `import torch`: follow the imports named above."""
+    from phantora.intercept.boot import Hook, HookFinder
+
+    hooks = {name: Hook(_Around(stand_in).before, _Around(stand_in).after) for name, stand_in in AROUND.items()}
+    sys.meta_path.insert(0, HookFinder(hooks))
+    sys.meta_path.append(AbsentFinder())
+
+
+class _Around:
+    """Calls `before` and `after` of a module that is imported no earlier than then."""
+
+    def __init__(self, stand_in: str) -> None:
+        self.stand_in = stand_in
+
+    def before(self) -> None:
+        self._call("before")
+
+    def after(self, module: ModuleType) -> None:
+        self._call("after", module)
+
+    def _call(self, function: str, *arguments: Any) -> None:
+        module = importlib.import_module(f"{__name__}.{self.stand_in}")
+        if hasattr(module, function):
+            getattr(module, function)(*arguments)
+
+
+class AbsentFinder:
+    """The last finder: a package of ABSENT from `packages/`. Its submodules are found through its __path__, as always."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if name not in ABSENT or _importer() in HIDDEN_FROM.get(name, ()):
+            return None
+        return importlib.machinery.PathFinder.find_spec(name, [_PACKAGES_DIR])
+
+
+def _importer() -> str:
+    """The top-level package whose code imports (or asks whether it could)."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("importlib", "phantora"):
+        frame = frame.f_back  # type: ignore[assignment]
+    return "" if frame is None else frame.f_globals.get("__name__", "").partition(".")[0]

@@ -1,0 +1,5 @@
+"""Stand-in for triton.language.extra."""
+
+from triton.names import names_of
+
+__getattr__ = names_of(__name__)
