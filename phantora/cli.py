@@ -110,6 +110,7 @@ class _ContentionMayStandAlone(click.Command):
 @click.option("--host-time", type=click.Choice(["modelled", "measured"]), default="modelled", show_default=True, help="modelled: launch costs of the cluster file, deterministic. measured: this machine's CPU time.")
 @click.option("--prices", type=click.Path(dir_okay=False), metavar="FILE", help="Kernel prices: a table of `phantora calibrate`.  [default: the shipped one]")
 @click.option("--contention", metavar="[COMPUTE,COLLECTIVE]", help="Kernels and collectives on one GPU slow each other down.  [factors: as measured on H200]")
+@click.option("--moe-routing", default="balanced", show_default=True, metavar="balanced|zipf:S|FILE", help="Load of a mixture's experts, which the simulator cannot know.")
 @click.option("--no-perfetto", is_flag=True, help="Write no trace.pftrace.")
 @click.option("--no-chakra", is_flag=True, help="Write no Chakra traces.")
 @click.option("--perfetto-ranks", metavar="0,1,..", help="Ranks in trace.pftrace.  [default: all, at most the first 16]")
@@ -165,6 +166,7 @@ def _job_options(arguments: dict[str, Any]) -> Any:
         host_time=arguments["host_time"],
         prices="" if prices is None else str(Path(prices).absolute()),
         price_table="" if prices is None else price_table(prices).described,
+        moe_routing=_moe_routing(arguments["moe_routing"]),
         contention=_contention_factors(arguments["contention"]),
         chakra=not arguments["no_chakra"],
         perfetto=not arguments["no_perfetto"],
@@ -212,6 +214,14 @@ def _contention_factors(text: str | None) -> tuple[float, float] | None:
     if not max(factors) < 1000:
         raise UserError(f"--contention {text}: factors must be below 1000")
     return factors
+
+
+def _moe_routing(text: str) -> str:
+    """Checked; a file by its absolute path."""
+    from phantora.intercept import moe_routing
+
+    is_file = bool(moe_routing.parse(text).lines)
+    return str(Path(text).absolute()) if is_file else text
 
 
 def _ranks_per_node(text: str, gpus_per_node: int) -> int:

@@ -24,6 +24,11 @@ ALLOWED = {
     "report": {"trace", "cluster", "errors", "network"},
     "exporters": {"trace", "cluster", "errors"},
     "importers": {"trace", "cluster", "errors"},
+    "view": {"trace", "cluster", "exporters", "importers", "report", "errors"},
+    "compare": {"trace", "cluster", "exporters", "importers", "report", "astra", "errors"},
+    "astra": {"importers", "errors"},
+    "simulate_command": {"astra", "replay", "errors"},
+    "replay": {"engine", "network", "compute", "cluster", "trace", "importers", "report", "launch", "errors"},
     "launch": {"engine", "intercept", "report", "exporters", "network", "compute", "cluster", "trace", "errors"},
 }
 

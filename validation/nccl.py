@@ -3,8 +3,7 @@
 usage: python -m phantora.validation nccl [TABLE ...] [--rows] [--json]
 
 The tables lie in validation/data/published_nccl (a file each: source, NCCL's version and machine in its first lines).
-No constant was fitted on any of them; what was fitted on what stands in phantora/network/constants.py and
-docs/network.md, section 3. A machine is simulated with the preset of its sort as it is: where a table's own network is
+Each says which of its rows constants were fitted on, and these tables are marked; the others are held out. A machine is simulated with the preset of its sort as it is: where a table's own network is
 slower than the preset's, its first lines say so.
 """
 
@@ -54,6 +53,12 @@ def heading(table: str) -> list[str]:
     return [line.removeprefix("# ") for line in lines if line.startswith("#")]
 
 
+def is_held_out(table: str) -> bool:
+    """Whether no constant was fitted on any of its rows."""
+    (line,) = [line for line in heading(table) if line.startswith("fitted on these rows: ")]
+    return line == "fitted on these rows: nothing"
+
+
 def compare(table: str) -> Iterator[Compared]:
     """All rows of a table, simulated."""
     lines = (DATA / f"{table}.csv").read_text(encoding="utf-8").splitlines()
@@ -80,11 +85,15 @@ def _summaries(rows: list[Compared]) -> list[str]:
     groups: dict[tuple[str, int], list[float]] = {}
     for row in rows:
         groups.setdefault((row.table, row.nodes), []).append(row.error)
-    lines = [f"{'table':26}{'nodes':>6}{'rows':>6}{'mean |error|':>14}{'bias':>8}{'largest':>9}"]
+    lines = [f"{'table':26}{'nodes':>6}{'rows':>6}{'mean |error|':>14}{'bias':>8}{'largest':>9}  status"]
     for (table, nodes), errors in groups.items():
         mean, bias = statistics.mean(map(abs, errors)), statistics.mean(errors)
         most = max(errors, key=abs)
-        lines.append(f"{table:26}{nodes:>6}{len(errors):>6}{mean:>14.1%}{bias:>+8.1%}{most:>+9.1%}")
+        status = "  held out" if is_held_out(table) else "  FITTED"
+        lines.append(f"{table:26}{nodes:>6}{len(errors):>6}{mean:>14.1%}{bias:>+8.1%}{most:>+9.1%}{status}")
+    held_out = [abs(row.error) for row in rows if is_held_out(row.table)]
+    if held_out:
+        lines.append(f"held out: {len(held_out)} rows, mean |error| {statistics.mean(held_out):.1%}")
     return lines
 
 
@@ -108,5 +117,7 @@ def main(arguments: list[str]) -> int:
             size = f"{row.nodes} nodes {row.collective} {row.size_bytes}"
             times = f"{row.simulated_us:>11.1f}{row.measured_us:>11.1f} us {row.error:>+7.1%}"
             print(f"{row.table:26}{size:36}{times}  {row.algorithm}")
+        for table in options.table or tables():
+            print(f"{table}: {'; '.join(heading(table))}")
     print("\n".join(_summaries(rows)))
     return 0

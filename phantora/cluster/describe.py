@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 from phantora.cluster.loader import list_clusters, load_cluster
@@ -36,18 +37,20 @@ def describe_cluster(cluster: Cluster) -> str:
     return "\n\n".join("\n".join(part) for part in parts)
 
 
-def link_lines(cluster: Cluster) -> list[str]:
+def link_lines(cluster: Cluster) -> Iterator[str]:
     """Every directed link: name, GB/s that large messages reach, latency."""
     from phantora.cluster.topology import Topology  # needs NumPy; the rest of this module does not
 
     topology = Topology(cluster)
     width = max(map(len, topology.names()), default=0)
     links = (topology.link(index) for index in range(topology.num_links))
-    return [f"{link.name.ljust(width)}  {_gigabytes(link.bytes_per_s)}  {link.latency_ns} ns" for link in links]
+    return (f"{link.name.ljust(width)}  {_gigabytes(link.bytes_per_s)}  {link.latency_ns} ns" for link in links)
 
 
 def write_drawing(cluster: Cluster, path: str) -> None:
     """Write the SVG drawing. UserError when the file cannot be written."""
+    if not path.endswith(".svg"):
+        raise UserError(f"--svg {path!r}: the drawing is an SVG file: give it a name that ends in .svg")
     try:
         Path(path).write_text(cluster_svg(cluster), encoding="utf-8")
     except OSError as error:
@@ -153,7 +156,7 @@ def _link_figures(cluster: Cluster) -> list[tuple[str, str]]:
         protocols = "LL, LL128 and Simple" if nic.ordered_writes else "Simple only (writes are not ordered)"
         figures.append(("NCCL between nodes", f"{protocols}; PXN {'on' if nic.pxn else 'off'}"))
     if fabric.kind != "none":
-        shape = f"{fabric.hosts_per_leaf} nodes a leaf, {fabric.num_spines} spines, {fabric.oversubscription:g}:1"
+        shape = f"{fabric.hosts_per_leaf} nodes a leaf, {fabric.num_spines} spines, {fabric.oversubscription:g}:1, {fabric.routing}"
         figures.append(("fabric", f"{fabric.kind}, {shape}, {fabric.latency_ns} ns a hop"))
     return figures
 

@@ -7,6 +7,7 @@ mistake ends in a UserError of one line: file, line, table, key, and the nearest
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -33,11 +34,35 @@ def load_cluster(name_or_path: str | Path) -> spec.Cluster:
     source = _read_with_bases(path, shown, ())
     data = {key: value for key, value in source.data.items() if key != "base"}
     data.setdefault("name", path.stem)
-    return _build(spec.Cluster, data, (), source)
+    cluster = _build(spec.Cluster, data, (), source)
+    if cluster.fault:
+        _check_fault_links(cluster, source)
+    return cluster
+
+
+def _check_fault_links(cluster: spec.Cluster, source: TomlSource) -> None:
+    """UserError for a [[fault]] whose link the cluster does not have."""
+    from phantora.cluster.topology import Topology  # needs NumPy; the rest of this module does not
+
+    topology = Topology(cluster)
+    for index, fault in enumerate(cluster.fault):
+        if not topology.has_link(fault.link):
+            place = source.place(("fault", str(index), "link"))
+            examples = nearest(fault.link, topology.some_names())[:200]
+            raise UserError(f"{place}: table {index + 1} of [[fault]]: no link is called {fault.link!r}{examples}")
+
+
+def cluster_of(data: Mapping[str, Any], shown: str) -> spec.Cluster:
+    """The cluster with these values, checked as those of a file; `shown` is named in messages."""
+    return _build(spec.Cluster, data, (), TomlSource(data=dict(data), places={(): shown}))
 
 
 def _find(name: str, folder: Path) -> tuple[Path, str]:
     """(path, name in messages) of a preset, or of a file relative to `folder`."""
+    if not name.isprintable():
+        raise UserError(f"{name!r}: no cluster has a name with characters that cannot be printed")
+    if not name:
+        raise UserError(f"a cluster needs a name{nearest(name, list_clusters())}")
     if len(name) > _MAX_NAME:
         raise UserError(f"{name[:60]}...: no cluster has a name of {len(name)} characters")
     preset = PRESETS / f"{name}.toml"
@@ -119,21 +144,25 @@ def _convert(hint: Any, value: Any, path: KeyPath, source: TomlSource) -> Any:
     if origin is Mapping and isinstance(value, Mapping):
         return {key: _convert(arguments[1], item, (*path, key), source) for key, item in value.items()}
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:  # a whole number of hundreds of digits: bounds.py has the word
+            return math.inf if value > 0 else -math.inf
     if hint is int and isinstance(value, float) and value.is_integer():
         return int(value)  # 80e9 is a float to TOML
     if isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
         return value
     wanted = _describe_hint(hint)
-    raise UserError(
-        f"{source.place(path)}: {_table_name(path[:-1])}: {path[-1]} must be {wanted}, not {_describe(value)}"
-    )
+    table, key = path[:-1], path[-1]
+    if key.isdigit() and table:  # an item of a list of numbers
+        table, key = table[:-1], f"item {int(key) + 1} of {table[-1]}"
+    raise UserError(f"{source.place(path)}: {_table_name(table)}: {key} must be {wanted}, not {_describe(value)}")
 
 
 def _describe_hint(hint: Any) -> str:
     origin = get_origin(hint)
     if origin is tuple and Ellipsis in get_args(hint):
-        return "a list of tables"
+        return "a list of whole numbers" if get_args(hint)[0] is int else "a list of tables"
     if origin is tuple:
         return f"a list of {len(get_args(hint))} numbers"
     if origin is Mapping:
@@ -147,5 +176,7 @@ def _describe(value: Any) -> str:
     if isinstance(value, str):
         return f"the string {value!r}"
     if isinstance(value, (list, bool, types.NoneType)):
-        return {True: "true", False: "false"}.get(value, "a list") if isinstance(value, bool) else f"the list {value}"
-    return str(value)
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        return f"the list {value}"[:120]
+    return str(value)[:120]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 
 from phantora.cluster.spec import Cluster
 from phantora.errors import UserError
@@ -21,12 +22,9 @@ class Placement:
     def __post_init__(self) -> None:
         check_world(self.cluster, self.num_nodes, self.nproc_per_node)
         first = self.cluster.placement.nodes
-        others = (node for node in range(self.cluster.num_nodes) if node not in first)
-        object.__setattr__(self, "_nodes", (*first, *others)[: self.num_nodes])
-        if 0 < len(self.cluster.placement.gpus) < self.nproc_per_node:
-            count = len(self.cluster.placement.gpus)
-            name = self.cluster.name
-            raise UserError(f"--nproc-per-node {self.nproc_per_node}: [placement] of {name} has {count} GPUs")
+        named = frozenset(first)
+        others = (node for node in range(self.cluster.num_nodes) if node not in named)
+        object.__setattr__(self, "_nodes", (*first, *islice(others, self.num_nodes))[: self.num_nodes])
 
     @property
     def world_size(self) -> int:
@@ -51,21 +49,26 @@ class Placement:
         return max(self._nodes) + 1
 
 
-def check_world(cluster: Cluster, num_nodes: int, nproc_per_node: int) -> None:
-    """UserError, saying by how much, unless the world fits the cluster."""
-    for flag, value in (("--nnodes", num_nodes), ("--nproc-per-node", nproc_per_node)):
+def check_world(
+    cluster: Cluster, num_nodes: int, nproc_per_node: int, flags: tuple[str, str] = ("--nnodes", "--nproc-per-node")
+) -> None:
+    """UserError, saying by how much, unless the world fits the cluster. flags: what the user calls the two numbers."""
+    for flag, value in zip(flags, (num_nodes, nproc_per_node)):
         if value < 1:
             raise UserError(f"{flag} {value}: must be at least 1")
     extra = nproc_per_node - cluster.gpus_per_node
     if extra > 0:
         count = _count(cluster.gpus_per_node, "GPU")
-        raise UserError(f"--nproc-per-node {nproc_per_node}: {cluster.name} has {count} a node ({extra} too many)")
+        raise UserError(f"{flags[1]} {nproc_per_node}: {cluster.name} has {count} a node ({extra} too many)")
     extra = num_nodes - cluster.num_nodes
     if extra > 0:
         raise UserError(
-            f"--nnodes {num_nodes}: {cluster.name} has {_count(cluster.num_nodes, 'node')} ({extra} too many; "
+            f"{flags[0]} {num_nodes}: {cluster.name} has {_count(cluster.num_nodes, 'node')} ({extra} too many; "
             f"a cluster file with base = \"{cluster.name}\" may set num_nodes)"
         )
+    placed = len(cluster.placement.gpus)
+    if 0 < placed < nproc_per_node:
+        raise UserError(f"{flags[1]} {nproc_per_node}: [placement] of {cluster.name} has {_count(placed, 'GPU')}")
 
 
 def _count(number: int, noun: str) -> str:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
+from phantora.cluster.bounds import MAX_GPUS, MAX_MESH_GPUS, check_bounds
+
 PEAK_DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "int8")
 LAUNCH_CLASSES = (
     "kernel", "gemm", "attention", "reduction", "copy", "foreach", "optimizer", "collective", "event", "sync", "alloc",
@@ -99,6 +101,7 @@ class GpuSpec:
     """Board power limit in watts; 0: not known."""
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         _require(bool(self.name), "name", "must not be empty")
         _require(
             len(self.compute_capability) == 2 and self.compute_capability[0] >= 5,
@@ -148,13 +151,17 @@ class HostSpec:
     (forward or backward of from_local, to_local, redistribute), 1024 random numbers made by the CPU. What a cluster does not state is taken from UNITS."""
     cpu_speed: float = 1.0
     """Host of the cluster relative to the machine that records: measured host time is divided by it."""
+    cpu: Literal["intel", "amd", "arm"] = "intel"
+    """Make of the CPU: NCCL expects less of LL between nodes, and slower proxy threads, on AMD."""
     nccl_launch_ns: int = 4_500
     """Host time of one NCCL collective on one GPU called from C++, as nccl-tests does (launch_ns has the same call
     from PyTorch)."""
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         _require_positive(self, "pcie_h2d_bytes_per_s", "pcie_d2h_bytes_per_s", "pageable_bytes_per_s", "cpu_speed")
         _require_not_negative(self, "nccl_launch_ns")
+        _require(self.cpu in ("intel", "amd", "arm"), "cpu", f"must be intel, amd or arm, not {self.cpu}")
         for name in LAUNCH_CLASSES:
             _require(name in self.launch_ns, "launch_ns", f"lacks the class {name}")
         self._check_costs("launch_ns", "class", LAUNCH_CLASSES)
@@ -189,6 +196,7 @@ class IntraNodeSpec:
     """Nodes joined in one NVLink domain (18 in a GB200 NVL72 rack)."""
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         known = ("nvswitch", "mesh", "pcie", "none")
         _require(self.kind in known, "kind", f"must be nvswitch, mesh, pcie or none, not {self.kind}")
         if self.kind != "none":
@@ -221,6 +229,7 @@ class NicSpec:
     without it they leave by the sender's own card and cross the spines."""
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         _require_not_negative(self, "count", "latency_ns")
         if self.count:
             _require_positive(self, "bytes_per_s")
@@ -229,7 +238,7 @@ class NicSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricSpec:
-    """The network between nodes: leaves and spines, ECMP between them."""
+    """The network between nodes: leaves, and spines that join them."""
 
     kind: Literal["rail-optimised", "fat-tree", "none"]
     """rail-optimised: card i of every node on the leaf of rail i; fat-tree: all cards of a node on one leaf; none: one
@@ -237,7 +246,11 @@ class FabricSpec:
     hosts_per_leaf: int = 1
     """Nodes below one leaf (one group of rail leaves)."""
     num_spines: int = 1
-    """Spine switches; every leaf has one (bundled) link to each."""
+    """Spine switches; the cables of a leaf are divided among them."""
+    routing: Literal["adaptive", "ecmp"] = "adaptive"
+    """adaptive: a message is spread evenly over all cables of its leaf (adaptive routing of InfiniBand and of newer
+    Ethernet, EFA's SRD): without oversubscription none waits. ecmp: it keeps to one cable chosen by a fixed hash, and
+    two may meet on one."""
     oversubscription: float = 1.0
     """Rate of a leaf's ports to nodes over the rate of its ports to spines."""
     latency_ns: int = 0
@@ -246,10 +259,12 @@ class FabricSpec:
     """Length of the cables between leaves and spines: a few metres, some 20, some 100, at 5 ns a metre."""
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         known = ("rail-optimised", "fat-tree", "none")
         _require(self.kind in known, "kind", f"must be {', '.join(known[:2])} or none, not {self.kind}")
         lengths = ", ".join(CABLE_NS)
         _require(self.spine_cable in CABLE_NS, "spine_cable", f"must be one of {lengths}, not {self.spine_cable}")
+        _require(self.routing in ("adaptive", "ecmp"), "routing", f"must be adaptive or ecmp, not {self.routing}")
         _require_positive(self, "hosts_per_leaf", "num_spines")
         _require(self.oversubscription >= 1, "oversubscription", f"must be at least 1, not {self.oversubscription}")
         _require_not_negative(self, "latency_ns")
@@ -270,6 +285,7 @@ class FaultSpec:
     """Until this virtual time, in seconds; by default to the end. A broken link must come back: traffic on it waits."""
 
     def __post_init__(self) -> None:
+        check_bounds(self, "fault")
         _require(bool(self.link), "link", "must name a link")
         _require(0 <= self.factor <= 1, "factor", f"must be between 0 and 1, not {self.factor}")
         _require_not_negative(self, "from_s")
@@ -293,6 +309,7 @@ class StragglerSpec:
     """gpu: kernels take longer; host: host time is longer; both."""
 
     def __post_init__(self) -> None:
+        check_bounds(self, "straggler")
         _require_positive(self, "factor")
         _require((self.rank >= 0) != (self.node >= 0), "rank", "or node must be given, one of the two")
         _require(self.what in ("gpu", "host", "both"), "what", f"must be gpu, host or both, not {self.what}")
@@ -308,6 +325,7 @@ class JitterSpec:
     """Seed of the random numbers."""
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         _require(0 <= self.relative < 1, "relative", f"must be in [0, 1), not {self.relative}")
 
 
@@ -321,6 +339,7 @@ class PlacementSpec:
     """Local rank k uses this GPU of its node (as CUDA_VISIBLE_DEVICES would have it). Empty: 0, 1, 2, ..."""
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         for name in ("nodes", "gpus"):
             listed = getattr(self, name)
             _require(len(set(listed)) == len(listed), name, f"must not name one twice: {list(listed)}")
@@ -359,7 +378,12 @@ class Cluster:
     """Random variation; none by default."""
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         _require_positive(self, "num_nodes", "gpus_per_node")
+        few = self.num_nodes * self.gpus_per_node <= MAX_GPUS
+        _require(few, "num_nodes", f"x gpus_per_node must be at most {MAX_GPUS} GPUs")
+        few = self.intra_node.kind != "mesh" or self.gpus_per_node <= MAX_MESH_GPUS
+        _require(few, "gpus_per_node", f"must be at most {MAX_MESH_GPUS} in a mesh")
         domain, cards, gpus = self.intra_node.num_domain_nodes, self.nic.count, self.gpus_per_node
         joined = self.intra_node.kind != "none"
         _require(joined or gpus == 1, "gpus_per_node", "must be 1 when intra_node.kind is \"none\"")

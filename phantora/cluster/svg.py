@@ -6,6 +6,7 @@ from phantora.cluster.spec import Cluster
 
 _MARGIN, _BOX, _GAP, _ROW = 30, 64, 14, 84
 _MAX_SHOWN = 8
+_GLYPH = 6.2  # width of a usual character at this size
 
 
 def cluster_svg(cluster: Cluster) -> str:
@@ -83,7 +84,10 @@ def _posts(parts: list[str], count: int, top: int, bottom: int) -> None:
 def _box(x: float, y: float, width: float, height: float, label: str, fill: str) -> str:
     shape = f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="4" fill="{fill}" stroke="#555"/>'
     middle = f'x="{x + width / 2:g}" y="{y + height / 2 + 4:g}" text-anchor="middle"'
-    return shape + f"<text {middle}>{_escape(label)}</text>"
+    fitted = ""
+    if len(label) * _GLYPH > width - 8:  # squeezed into the box
+        fitted = f' textLength="{width - 8:g}" lengthAdjust="spacingAndGlyphs"'
+    return shape + f"<text {middle}{fitted}>{_escape(label)}</text>"
 
 
 def _line(x1: float, y1: float, x2: float, y2: float) -> str:

@@ -56,6 +56,10 @@ def read_toml(path: Path, shown: str) -> TomlSource:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(_syntax_message(str(error), text, shown)) from None
+    except RecursionError:
+        raise UserError(f"{shown}: lists or tables are nested too deeply") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise UserError(f"{shown}: not valid TOML: {error}") from None
     return TomlSource(data=data, places=_places(text, shown))
 
 

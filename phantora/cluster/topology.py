@@ -6,16 +6,25 @@ Links come in blocks, so that an index is arithmetic and routes of millions of p
     pair[d, i, j]          GPU i to GPU j of domain d (kind mesh)
     to_nic[g], from_nic[g] GPU g to its card and back (not for kind pcie: the lanes above carry that traffic too)
     nic_out[c], nic_in[c]  card c into / out of the fabric; several cards of one GPU are one link of their sum
-    up[l, s], down[s, l]   leaf l to spine s and back
+    up[l], down[l]         leaf l to all spines and back (fabric.routing = adaptive)
+    up[l, c], down[l, c]   cable c of leaf l to its spine and back (fabric.routing = ecmp)
 
 Between nodes a message leaves by the source's card and arrives by the destination's. On a rail-optimised fabric a
-message to another rail crosses a spine; with nic.pxn it first crosses NVLink to the local GPU of that rail, whose card
-sends it (NCCL's PXN), and stays below one leaf. The spine is chosen by a fixed hash of the two cards (ECMP).
+message to another rail crosses the spines; with nic.pxn it first crosses NVLink to the local GPU of that rail, whose
+card sends it (NCCL's PXN), and stays below one leaf.
+
+With adaptive routing every message is spread evenly over all spines, so that the cables of a leaf act as one link of
+their sum, and a leaf that is not oversubscribed never holds a message back. With ECMP a message keeps to one cable,
+chosen by a fixed hash of the two cards; a leaf has as many cables, each of a card's rate, as the oversubscription
+leaves it, cable c goes to spine c mod num_spines, and two messages may meet on one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +102,21 @@ class Topology:
         cluster = self.cluster
         return gpu % cluster.gpus_per_node * self.nics_per_node // cluster.gpus_per_node
 
+    def gpu_links(self, gpu: int, outwards: bool) -> tuple[int, ...]:
+        """The links of a GPU to, or from, the other GPUs of its domain (over PCIe: its lanes); none where there are
+        none."""
+        if "pair" not in self._blocks:
+            block = self._blocks.get("out" if outwards else "in")
+            return () if block is None else (block.start + gpu,)
+        size, start = self.gpus_per_domain, self._blocks["pair"].start + gpu // self.gpus_per_domain * self.gpus_per_domain**2
+        own = gpu % size
+        return tuple(start + (own * size + i if outwards else i * size + own) for i in range(size) if i != own)
+
+    def card_link(self, gpu: int, outwards: bool) -> int:
+        """The link of a GPU's card into, or out of, the fabric."""
+        card = gpu // self.cluster.gpus_per_node * self.nics_per_node + self.rail(gpu)
+        return self._blocks["nic_out" if outwards else "nic_in"].start + card
+
     def link(self, index: int) -> Link:
         """Name and figures of one link, for reports."""
         for name, block in self._blocks.items():
@@ -101,9 +125,17 @@ class Topology:
                 return Link(name=label, bytes_per_s=block.bytes_per_s, latency_ns=block.latency_ns)
         raise IndexError(index)
 
-    def names(self) -> list[str]:
+    def names(self) -> Iterator[str]:
         """Names of all links, in the order of their indices."""
-        return [self._label(name, offset) for name, block in self._blocks.items() for offset in range(block.size)]
+        return (self._label(name, offset) for name, block in self._blocks.items() for offset in range(block.size))
+
+    def has_link(self, pattern: str) -> bool:
+        """Whether a link's name fits `pattern`, in which * and ? stand for any characters."""
+        return any(fnmatchcase(name, pattern) for name in self.names())
+
+    def some_names(self) -> list[str]:
+        """The first thousands of names: a large cluster's links differ only in their numbers."""
+        return list(islice(self.names(), 4096))
 
     def route_matrix(self, sources: Indices, destinations: Indices) -> Indices:
         """Links from sources[i] to destinations[i] (GPU indices) in row i: shape [pairs, MAX_HOPS], -1 where unused.
@@ -152,10 +184,10 @@ class Topology:
         leaf_out, leaf_in = self._leaf(card_out), self._leaf(card_in)
         crossing = leaf_out != leaf_in
         leaf_out, leaf_in, rows = leaf_out[crossing], leaf_in[crossing], rows[crossing]
-        num_spines = self.cluster.fabric.num_spines
-        spine = _ecmp(card_out[crossing], card_in[crossing], num_spines)
-        matrix[rows, 4] = self._blocks["up"].start + leaf_out * num_spines + spine
-        matrix[rows, 5] = self._blocks["down"].start + leaf_in * num_spines + spine
+        cables = self.uplinks_per_leaf
+        cable = _ecmp(card_out[crossing], card_in[crossing], cables)
+        matrix[rows, 4] = self._blocks["up"].start + leaf_out * cables + cable
+        matrix[rows, 5] = self._blocks["down"].start + leaf_in * cables + cable
 
     def _leaf(self, cards: Indices) -> Indices:
         group = cards // self.nics_per_node // self.cluster.fabric.hosts_per_leaf
@@ -196,13 +228,26 @@ class Topology:
     def _add_spines(self) -> None:
         fabric = self.cluster.fabric
         num_leaves = -(-self.num_nodes // fabric.hosts_per_leaf)
-        cards_per_leaf = fabric.hosts_per_leaf * self.nics_per_node
         if fabric.kind == "rail-optimised":
-            num_leaves, cards_per_leaf = num_leaves * self.nics_per_node, fabric.hosts_per_leaf
-        rate = cards_per_leaf * self.nic_bytes_per_s / fabric.oversubscription / fabric.num_spines
+            num_leaves *= self.nics_per_node
+        rate = self._cards_per_leaf * self.nic_bytes_per_s / fabric.oversubscription / self.uplinks_per_leaf
         latency_ns = fabric.latency_ns + CABLE_NS[fabric.spine_cable]
-        self._add_block("up", num_leaves * fabric.num_spines, rate, latency_ns)
-        self._add_block("down", num_leaves * fabric.num_spines, rate, latency_ns)
+        self._add_block("up", num_leaves * self.uplinks_per_leaf, rate, latency_ns)
+        self._add_block("down", num_leaves * self.uplinks_per_leaf, rate, latency_ns)
+
+    @property
+    def _cards_per_leaf(self) -> int:
+        """nic_out links into one leaf (of a leaf with all its hosts)."""
+        fabric = self.cluster.fabric
+        return fabric.hosts_per_leaf * (1 if fabric.kind == "rail-optimised" else self.nics_per_node)
+
+    @property
+    def uplinks_per_leaf(self) -> int:
+        """Links of a leaf to the spines: 1 with adaptive routing, with ECMP as many cables as carry its share."""
+        fabric = self.cluster.fabric
+        if fabric.routing == "adaptive":
+            return 1
+        return max(1, round(self._cards_per_leaf / fabric.oversubscription))
 
     def _per_link(self, attribute: str, dtype: type) -> NDArray:
         blocks = self._blocks.values()
@@ -211,11 +256,11 @@ class Topology:
         return np.concatenate([np.full(block.size, getattr(block, attribute), dtype) for block in blocks])
 
     def _label(self, block: str, offset: int) -> str:
-        size, spines = self.gpus_per_domain, self.cluster.fabric.num_spines
+        size = self.gpus_per_domain
         if block == "pair":
             return f"{self._gpu_name(offset // size)}->{self._gpu_name(offset // size // size * size + offset % size)}"
         if block in ("up", "down"):
-            leaf, spine = f"leaf{offset // spines}", f"spine{offset % spines}"
+            leaf, spine = f"leaf{offset // self.uplinks_per_leaf}", self._spine_name(offset % self.uplinks_per_leaf)
             return f"{leaf}->{spine}" if block == "up" else f"{spine}->{leaf}"
         if block in ("nic_out", "nic_in"):
             card = f"node{offset // self.nics_per_node}.nic{offset % self.nics_per_node}"
@@ -224,6 +269,14 @@ class Topology:
         far = {"out": switch, "in": switch, "to_nic": "nic", "from_nic": "nic"}[block]
         name = self._gpu_name(offset)
         return f"{name}->{far}" if block in ("out", "to_nic") else f"{far}->{name}"
+
+    def _spine_name(self, cable: int) -> str:
+        """'spines' (all of them), 'spine3', or where several cables go to one spine 'spine3.0'."""
+        fabric = self.cluster.fabric
+        if fabric.routing == "adaptive":
+            return "spines"
+        several, spine = divmod(cable, fabric.num_spines)
+        return f"spine{spine}.{several}" if self.uplinks_per_leaf > fabric.num_spines else f"spine{spine}"
 
     def _gpu_name(self, gpu: int) -> str:
         node, local = divmod(gpu, self.cluster.gpus_per_node)

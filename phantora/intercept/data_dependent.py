@@ -226,15 +226,37 @@ def with_expanded_masks(kernel: Callable[..., Any], position: int = 1) -> Callab
     return call
 
 
+def with_masked_fill(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """`kernel` of _index_put_impl_, which fills through a mask without waiting when one number on the CPU is to be put.
+
+    As canDispatchToMaskedFill in ATen/native/TensorAdvancedIndexingUtils.h: one mask, not accumulating.
+    """
+    put = with_expanded_masks(kernel)
+
+    def index_put(
+        self: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False, unsafe: bool = False
+    ) -> Tensor:
+        given = [index for index in indices if index is not None]
+        is_fill = not accumulate and values.numel() == 1 and not values.is_cuda and len(given) == 1
+        leading = next((i for i, index in enumerate(indices) if index is not None), 0)
+        is_mask = is_fill and given[0].dtype in (torch.bool, torch.uint8)
+        if not is_mask or given[0].shape != self.shape[leading : leading + given[0].dim()]:
+            return put(self, indices, values, accumulate, unsafe)
+        mask = given[0].view(*given[0].shape, *[1] * (self.dim() - leading - given[0].dim()))
+        return self.masked_fill_(mask.to(self.device, torch.bool), values.item())
+
+    return index_put
+
+
 def with_even_indices(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """`kernel` of topk, whose indices are spread evenly over the classes when the scores are unknown."""
+    """`kernel` of topk, whose indices are spread over the classes (evenly, or as --moe-routing says) when the scores are unknown."""
 
     def topk(self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
         values, indices = kernel(self, k, dim, largest, sorted)
-        spread = unknown_values.policy().balanced_routing and 0 < k < self.shape[dim] and contents.is_small(indices)
-        if spread and native.shadow(indices) is None:
+        is_routed = unknown_values.policy().balanced_routing and 0 < k < self.shape[dim] and contents.is_small(indices)
+        if is_routed and native.shadow(indices) is None:
             unknown_values.count("aten::topk")
-            contents.write_stand_in(indices, unknown_values.spread_evenly(indices.shape, dim, self.shape[dim]))
+            contents.write_stand_in(indices, unknown_values.spread(indices.shape, dim, self.shape[dim]))
         return values, indices
 
     return topk

@@ -71,7 +71,7 @@ _OWN_KERNELS: dict[str, Callable[..., Any]] = {
 # Kernels around the generic one of the same operator.
 _AROUND: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "index.Tensor": data_dependent.with_expanded_masks,
-    "_index_put_impl_": data_dependent.with_expanded_masks,
+    "_index_put_impl_": data_dependent.with_masked_fill,
     "topk": data_dependent.with_even_indices,
     "randperm.generator_out": data_dependent.with_real_permutation,
 }

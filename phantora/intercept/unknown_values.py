@@ -14,7 +14,7 @@ report.
 | `equal(a, b)`                          | True (two tensors that nobody knows) |
 | how many elements a mask selects       | `density` (1.0) of them |
 | distinct values (`unique`)             | every element is distinct |
-| `topk` and `argmax` of unknown scores  | spread evenly over the classes, row after row |
+| `topk` of unknown scores               | spread over the classes as `--moe-routing` says: evenly, row after row |
 | overflow seen by GradScaler            | none |
 | counts of `bincount`, `histc`           | as even as they can be |
 | repeats of `repeat_interleave`         | 1 each |
@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from phantora.intercept import session
+from phantora.intercept import moe_routing, session
 
 _OWN_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _TORCH_DIR = os.path.dirname(os.path.abspath(torch.__file__))
@@ -97,6 +97,21 @@ def scalar_result(operator: str, dtype: torch.dtype) -> float | int | bool:
 def num_selected(num_elements: int) -> int:
     """How many elements an unknown mask selects."""
     return round(num_elements * _policy.density)
+
+
+def spread(shape: torch.Size, dim: int, num_classes: int) -> Tensor:
+    """Indices of shape `shape` along `dim` (k entries), distinct in a row, as --moe-routing says (moe_routing)."""
+    weights = moe_routing.next_weights(num_classes)
+    if weights is None:
+        return spread_evenly(shape, dim, num_classes)
+    k = shape[dim]
+    others = [size for axis, size in enumerate(shape) if axis != dim % len(shape)]
+    num_rows = shape.numel() // k
+    counts = torch.tensor(moe_routing.token_counts(weights, num_rows, k), device="cpu")
+    # Class after class takes its count of places; the places of one row are num_rows apart, so no class has two of them.
+    places = torch.repeat_interleave(torch.arange(num_classes, device="cpu"), counts).view(k, num_rows).t()
+    mixed = torch.arange(num_rows, device="cpu") * moe_routing.mixing_step(num_rows) % num_rows
+    return places[mixed].reshape(*others, k).movedim(-1, dim)
 
 
 def spread_evenly(shape: torch.Size, dim: int, num_classes: int) -> Tensor:

@@ -36,6 +36,8 @@ class JobOptions:
     """What was measured in that table, for the report."""
     contention: tuple[float, float] | None = None
     """How many times slower kernels beside a collective and a collective beside kernels are; None: not at all."""
+    moe_routing: str = "balanced"
+    """How routers of unknown scores spread tokens over experts: as intercept.moe_routing.parse takes it (a file: absolute path)."""
     chakra: bool = True
     perfetto: bool = True
     perfetto_ranks: tuple[int, ...] | None = None

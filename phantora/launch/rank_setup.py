@@ -13,11 +13,12 @@ from phantora.launch.options import JobOptions
 def arm_interception(options: JobOptions, on_torch_ready: tuple[Callable[[], None], ...] = ()) -> None:
     """Before `import torch`. UserError when the device cannot be built here (no compiler, unsupported torch)."""
     from phantora.compute.pricer import Pricer, price_table
-    from phantora.intercept import boot, clock_patches, session
+    from phantora.intercept import boot, clock_patches, moe_routing, session
 
     cluster = load_cluster(options.cluster)
     clock_patches.install()
     session.set_pricer(Pricer(cluster.gpu, cluster.host, price_table(options.prices) if options.prices else None))
+    moe_routing.choose(moe_routing.parse(options.moe_routing))
     boot.arm(boot_config(cluster, options, on_torch_ready))
 
 

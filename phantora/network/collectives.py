@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from phantora.cluster.placement import Placement
 from phantora.cluster.topology import Topology
 from phantora.network import constants
-from phantora.network.candidates import NVLS_DTYPES, candidates, direct_candidate
+from phantora.network.candidates import candidates, direct_candidate, message_candidate
 from phantora.network.constants import Algorithm, Protocol
 from phantora.network.environment import NcclEnvironment
+from phantora.network.group_facts import NVLS_DTYPES
 from phantora.network.operation import CommOperation
 from phantora.network.schedules import Group, split_edges
 from phantora.network.transfers import Transfer
-from phantora.network.tuner import Candidate, choose_algorithm
+from phantora.network.tuner import Option, choose
 
 MAX_REMEMBERED_GROUPS = 4096
 
@@ -48,41 +49,38 @@ class Compiler:
         self.topology = topology
         self.placement = placement
         self.environment = environment or NcclEnvironment.read({})
-        self._known: OrderedDict[tuple, list[Candidate]] = OrderedDict()
+        self._known: OrderedDict[tuple, list[Option]] = OrderedDict()
 
     def compile(self, operation: CommOperation) -> CompiledOperation:
-        """Latency and flows of `operation` with the algorithm and protocol of the least predicted time."""
+        """Latency and flows of `operation` with the algorithm and protocol that NCCL chooses."""
         distinct = dict.fromkeys(operation.ranks)
         if len(distinct) == 1:
             return self._on_one_rank(operation)
         if operation.split_bytes is not None:
             return self._all_to_all_of_unequal_parts(operation, operation.split_bytes)
         num_bytes = 0 if operation.kind == "barrier" else operation.bytes
-        kind = operation.kind
-        candidate, choice = choose_algorithm(
-            self._candidates(operation), num_bytes, lambda *how: self.environment.allows(kind, *how)
-        )
-        flows = candidate.transfers[choice.protocol] if num_bytes else ()
-        return CompiledOperation(
-            latency_ns=candidate.fixed_ns(choice.protocol, num_bytes),
-            transfers=tuple(flow.scaled(num_bytes) for flow in flows),
-            algorithm=choice.algorithm,
-            protocol=choice.protocol,
-        )
+        return _compiled(choose(self._options(operation), num_bytes), num_bytes)
 
-    def _candidates(self, operation: CommOperation) -> list[Candidate]:
+    def _options(self, operation: CommOperation) -> list[Option]:
         key = (operation.kind, operation.ranks, operation.root, operation.dtype in NVLS_DTYPES)
         found = self._known.get(key)
         if found is None:
-            group = self._group(operation)
-            root = group.gpus[operation.root]
-            found = candidates(self.topology, operation.kind, group, root, operation.dtype, self.environment)
-            self._known[key] = found
+            found = self._known[key] = self._make_options(operation)
             if len(self._known) > MAX_REMEMBERED_GROUPS:
                 self._known.popitem(last=False)
         else:
             self._known.move_to_end(key)
         return found
+
+    def _make_options(self, operation: CommOperation) -> list[Option]:
+        if operation.kind == "send_recv":
+            path = tuple(self.placement.gpu(rank) for rank in operation.ranks)
+            found = [message_candidate(self.topology, path, self.environment)]
+        else:
+            group = self._group(operation)
+            root = group.gpus[operation.root]
+            found = candidates(self.topology, operation.kind, group, root, operation.dtype, self.environment)
+        return self.environment.allowed(operation.kind, found, len(operation.ranks))
 
     def _group(self, operation: CommOperation) -> Group:
         return Group.of(self.topology, tuple(self.placement.gpu(rank) for rank in operation.ranks))
@@ -93,13 +91,9 @@ class Compiler:
         """Pairs move in proportion to their bytes, so that alone it takes as long as its busiest link."""
         group = self._group(operation)
         candidate = direct_candidate(self.topology, group, split_edges(group, split_bytes), self.environment)
-        candidate, choice = choose_algorithm([candidate], 1)
-        return CompiledOperation(
-            latency_ns=candidate.latency_ns[choice.protocol],
-            transfers=candidate.transfers[choice.protocol],
-            algorithm=choice.algorithm,
-            protocol=choice.protocol,
-        )
+        largest = max((max(row) for row in split_bytes), default=0)
+        is_small = largest <= constants.P2P_LL_MAX_BYTES and "LL" in candidate.latency_ns
+        return _compiled((candidate, "LL" if is_small else "Simple"), 1)
 
     def _on_one_rank(self, operation: CommOperation) -> CompiledOperation:
         """A copy on the device, or only an empty kernel."""
@@ -108,3 +102,16 @@ class Compiler:
         return CompiledOperation(
             latency_ns=constants.SINGLE_RANK_BASE_NS + copy_ns, transfers=(), algorithm="copy", protocol=None
         )
+
+
+def _compiled(option: Option, num_bytes: int) -> CompiledOperation:
+    """The chosen candidate for an operation of `num_bytes`."""
+    candidate, protocol = option
+    latency_ns, factor = candidate.parts(protocol, num_bytes)
+    flows = candidate.transfers[protocol] if num_bytes else ()
+    return CompiledOperation(
+        latency_ns=latency_ns,
+        transfers=tuple(flow.scaled(num_bytes * factor) for flow in flows),
+        algorithm=candidate.algorithm,
+        protocol=protocol,
+    )

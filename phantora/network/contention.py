@@ -34,6 +34,14 @@ class ContentionModel:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
 
+    @property
+    def described(self) -> str:
+        """A sentence for the notes of a run."""
+        return (
+            f"contention: kernels x {self.compute_factor:g} while a collective runs on their GPU, "
+            f"collectives x {self.collective_factor:g} when all their GPUs compute as they begin"
+        )
+
     def compute_end_ns(self, start_ns: int, duration_ns: int, collectives: Sequence[Interval]) -> int:
         """End of a kernel that takes `duration_ns` alone, with these collectives on its GPU (any order)."""
         return _slowed_end_ns(start_ns, duration_ns, collectives, self.compute_factor)

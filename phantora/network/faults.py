@@ -15,16 +15,17 @@ Change = tuple[int, int, float]
 
 
 def link_changes(topology: Topology, faults: Sequence[FaultSpec]) -> list[Change]:
-    """All changes in order of time. Faults that overlap on one link multiply. UserError when a name fits no link."""
+    """All changes in order of time. Faults that overlap on one link multiply. A link that the cluster has and the nodes
+    in use do not cross is left out; UserError when a name fits no link of the whole cluster."""
     if not faults:
         return []
-    names = topology.names()
+    names = list(topology.names())
     by_link: dict[int, list[tuple[int, float, float]]] = {}
     for fault in faults:
         found = [index for index, name in enumerate(names) if fnmatchcase(name, fault.link)]
-        if not found:
-            cluster = topology.cluster.name
-            raise UserError(f"{cluster}: [[fault]] link {fault.link!r}: no such link{_examples(fault.link, names)}")
+        if not found and not Topology(topology.cluster).has_link(fault.link):
+            examples = nearest(fault.link, topology.some_names())[:200]
+            raise UserError(f"{topology.cluster.name}: [[fault]] link {fault.link!r}: no such link{examples}")
         until_ns = math.inf if math.isinf(fault.until_s) else round(fault.until_s * 1e9)
         for link in found:
             by_link.setdefault(link, []).append((round(fault.from_s * 1e9), until_ns, fault.factor))
@@ -39,7 +40,3 @@ def link_changes(topology: Topology, faults: Sequence[FaultSpec]) -> list[Change
 def _factor(spans: list[tuple[int, float, float]], now_ns: int) -> float:
     return math.prod(factor for begin, until, factor in spans if begin <= now_ns < until)
 
-
-def _examples(wanted: str, names: list[str]) -> str:
-    """The nearest names, of the first thousands: a large cluster's links differ only in their numbers."""
-    return nearest(wanted, names[:4096])[:200]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from phantora.errors import UserError, nearest
-from phantora.network.nccl_tests import Row
+from phantora.network.nccl_tests import MAX_BYTES, Row
 
+MAX_ROWS = 10_000
+_LEAST, _MOST = 1e-9, 1e18
 _SIZE_NAMES = ("bytes", "size", "size_bytes")
 
 
@@ -25,29 +28,55 @@ def read_measurements(
 ) -> list[Measurement]:
     """Rows of a CSV file with a column bytes (or size) and one of times ('time_us') or of bus bandwidths in GB/s (any
     other name). With columns `system` and `gpus` only the rows of this cluster and number of ranks."""
-    try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    names = list(rows[0]) if rows else []
+    names, rows = _read(path)
     size_name = next((name for name in _SIZE_NAMES if name in names), None)
     if size_name is None:
         raise UserError(f"{path}: has no column bytes")
     value_name = _value_column(path, column, [n for n in names if n not in (size_name, "system", "gpus")])
     found = []
-    for line, row in enumerate(rows, start=2):
+    for line, row in rows:
         if row.get("system", cluster) != cluster or row.get("gpus", str(num_ranks)) != str(num_ranks):
             continue
-        try:
-            size, value = int(row[size_name]), float(row[value_name])
-        except ValueError:
-            raise UserError(f"{path}:{line}: {row[size_name]!r}, {row[value_name]!r}: not numbers") from None
+        size, value = _number(path, line, row, size_name), _number(path, line, row, value_name)
+        if size != int(size) or size > MAX_BYTES:
+            raise UserError(f"{path}:{line}: {size_name} {row[size_name]!r}: must be whole and at most {MAX_BYTES}")
         time_us = value if value_name == "time_us" else busbw_factor * size / value / 1000
-        found.append(Measurement(size_bytes=size, time_us=time_us))
+        found.append(Measurement(size_bytes=int(size), time_us=time_us))
     if not found:
         raise UserError(f"{path}: has no rows for {num_ranks} GPUs of {cluster}")
     return found
+
+
+def _read(path: str) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
+    """(names of the columns, (line, row) of each row that is not empty). UserError when it is no such file."""
+    try:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(line for line in file if not line.startswith("#"))
+            rows = [(reader.line_num, row) for row, _ in zip(reader, range(MAX_ROWS + 1))]
+            names = list(reader.fieldnames or ())
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
+    except csv.Error as error:
+        raise UserError(f"{path}: not a CSV file ({error})") from None
+    if len(rows) > MAX_ROWS:
+        raise UserError(f"{path}: has more than {MAX_ROWS} rows")
+    return names, rows
+
+
+def _number(path: str, line: int, row: dict[str, str], name: str) -> float:
+    """A finite number greater than 0 in the column `name`."""
+    text = row.get(name)
+    if text is None:
+        raise UserError(f"{path}:{line}: has no {name}")
+    try:
+        value = float(text)
+    except ValueError:
+        raise UserError(f"{path}:{line}: {name} {text[:60]!r}: not a number") from None
+    if not (math.isfinite(value) and _LEAST <= value <= _MOST):
+        raise UserError(f"{path}:{line}: {name} {text[:60]!r}: must be greater than 0 and finite")
+    return value
 
 
 def _value_column(path: str, column: str | None, names: list[str]) -> str:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phantora.cluster.loader import load_cluster
-from phantora.cluster.placement import Placement
+from phantora.cluster.placement import Placement, check_world
 from phantora.errors import UserError
 from phantora.network.measured import Measurement, read_measurements, table
-from phantora.network.nccl_tests import Row, busbw_factor, kind_of, parse_size, run_sweep, sweep_sizes
+from phantora.network.nccl_tests import DTYPES, Row, busbw_factor, kind_of, parse_size, run_sweep, sweep_sizes
 from phantora.network.plot import bandwidth_svg
 
 
@@ -37,24 +37,38 @@ class NcclTests:
     def run(self, environment: Mapping[str, str]) -> str:
         """What is to be printed. Writes the plot."""
         cluster = load_cluster(self.cluster)
-        placement = Placement(cluster, self.num_nodes, self.num_gpus or cluster.gpus_per_node)
+        num_gpus = self.num_gpus or len(cluster.placement.gpus) or cluster.gpus_per_node
+        check_world(cluster, self.num_nodes, num_gpus, ("-n", "-G"))
+        self._check_options(num_gpus)
+        placement = Placement(cluster, self.num_nodes, num_gpus)
         kind = kind_of(self.collective)
         factor = busbw_factor(kind, placement.world_size)
         sizes = sweep_sizes(parse_size(self.begin), parse_size(self.end), self.factor)
         measured = self._measured(placement, factor)
-        sizes = sorted({*sizes, *(m.size_bytes for m in measured)})
+        element = DTYPES[self.dtype][1] if self.dtype in DTYPES else 1
+        whole = (max(element, size // element * element) for size in sizes)  # of elements, as nccl-tests rounds
+        sizes = sorted({*whole, *(m.size_bytes for m in measured)})
         rows = run_sweep(
             placement, self.collective, sizes, dtype=self.dtype, gpus_per_process=self.gpus_per_process,
             environment=environment,
         )  # fmt: skip
         title = f"{kind} on {placement.world_size} x {cluster.gpu.name} ({cluster.name}, nodes: {self.num_nodes})"
-        if self.plot:
+        if self.plot is not None:
             _write(self.plot, bandwidth_svg(title, rows, measured, factor))
         if self.is_json:
             fields = {"cluster": cluster.name, "collective": kind, "rows": _json_rows(rows, measured)}
             return json.dumps(fields, indent=1)
         chosen = [f"{name}={value}" for name, value in sorted(environment.items()) if value]
         return table(rows, measured, [title, *chosen])
+
+    def _check_options(self, num_gpus: int) -> None:
+        """UserError for options that contradict each other or the cluster."""
+        if self.gpus_per_process is not None and not 1 <= self.gpus_per_process <= num_gpus:
+            raise UserError(f"-g {self.gpus_per_process}: a thread launches for 1 to {num_gpus} GPUs here")
+        if self.column is not None and self.compare is None:
+            raise UserError("--column: names a column of the file of --compare, which is not given")
+        if self.plot is not None and not self.plot.endswith(".svg"):
+            raise UserError(f"--plot {self.plot!r}: the plot is an SVG file: give it a name that ends in .svg")
 
     def _measured(self, placement: Placement, factor: float) -> list[Measurement]:
         if self.compare is None:
@@ -76,8 +90,6 @@ def _json_rows(rows: list[Row], measured: list[Measurement]) -> list[dict[str, o
 
 
 def _write(path: str, text: str) -> None:
-    if not path.endswith(".svg"):
-        raise UserError(f"{path}: the plot is an SVG file: give it a name that ends in .svg")
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:

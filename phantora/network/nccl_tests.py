@@ -9,6 +9,8 @@ slower of the means, (host^4 + gpu^4)^(1/4).
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -28,6 +30,8 @@ DTYPES: dict[str, tuple[str, int]] = {
     "float": ("float32", 4), "half": ("float16", 2), "bfloat16": ("bfloat16", 2), "double": ("float64", 8),
     "int8": ("int8", 1), "uint8": ("uint8", 1), "int32": ("int32", 4), "int64": ("int64", 8),
 }  # fmt: skip
+MAX_BYTES = 1 << 50
+MAX_SIZES = 2000
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _PER_RANK_COUNT = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 
@@ -57,23 +61,33 @@ class Row:
 
 def parse_size(text: str) -> int:
     """Bytes of '8', '1K', '32M', '8G' (powers of 1024, as nccl-tests reads them). UserError otherwise."""
-    number = text.strip().upper().removesuffix("B").removesuffix("I")
-    unit = number[-1:] if number[-1:].isalpha() else ""
-    digits = number.removesuffix(unit) if unit else number
-    if unit not in _UNITS or not digits.replace(".", "", 1).isdigit():
-        raise UserError(f"size {text!r}: must be a number of bytes, with K, M or G behind it if need be")
-    return int(float(digits) * _UNITS[unit])
+    found = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,18})?|\.[0-9]{1,18})([KMGT]?)(?:I?B)?", text.strip().upper())
+    if found is None or not text.isascii():
+        raise UserError(f"size {printable(text)}: must be a number of bytes, with K, M, G or T behind it if need be")
+    size = int(float(found[1]) * _UNITS[found[2]])
+    if size > MAX_BYTES:
+        raise UserError(f"size {printable(text)}: must be at most {MAX_BYTES} bytes")
+    return size
+
+
+def printable(text: str) -> str:
+    """The text quoted, at most some dozens of characters of it, without any that a terminal would obey."""
+    return repr(text[:60]) if text.isascii() else ascii(text[:60])
 
 
 def sweep_sizes(begin_bytes: int, end_bytes: int, factor: float) -> list[int]:
-    """begin, begin x factor, ... up to end. UserError when that is no list."""
+    """begin, begin x factor, ... up to end. UserError when that is no list, or one of more than MAX_SIZES."""
     if begin_bytes < 1 or end_bytes < begin_bytes:
         raise UserError(f"sizes from {begin_bytes} to {end_bytes} bytes: there are none")
+    if not math.isfinite(factor):
+        raise UserError(f"-f {factor:g}: must be a number")
     if factor <= 1 and end_bytes > begin_bytes:
         raise UserError(f"-f {factor:g}: must be greater than 1")
     sizes = [begin_bytes]
-    while sizes[-1] * factor <= end_bytes and factor > 1:
-        sizes.append(int(sizes[-1] * factor))
+    while factor > 1 and (next_bytes := max(sizes[-1] + 1, int(min(sizes[-1] * factor, 2.0 * MAX_BYTES)))) <= end_bytes:
+        sizes.append(next_bytes)
+        if len(sizes) > MAX_SIZES:
+            raise UserError(f"-f {factor:g}: more than {MAX_SIZES} sizes from {begin_bytes} to {end_bytes} bytes")
     return sizes
 
 
@@ -94,7 +108,7 @@ def run_sweep(
     if gpus_per_process is None:
         gpus_per_process = placement.nproc_per_node if placement.num_nodes == 1 else 1
     host_us = gpus_per_process * placement.cluster.host.nccl_launch_ns / 1000
-    network = NetworkSimulator(placement.cluster, placement, environment)
+    network = NetworkSimulator(placement.cluster, placement, environment, is_strict=True)
     return [_row(network, placement.world_size, kind, size, dtype, host_us) for size in sizes]
 
 
@@ -135,15 +149,14 @@ def mean_iteration_us(gpu_us: float, host_us: float) -> float:
 def _gpu_us(
     network: NetworkSimulator, num_ranks: int, kind: Kind, size_bytes: int, dtype: str
 ) -> tuple[float, str]:
-    """Time of one iteration on idle links, and the algorithm. sendrecv: every rank sends to the next."""
-    start_ns = network.now_ns
-    operations = [CommOperation(kind=kind, ranks=tuple(range(num_ranks)), bytes=size_bytes, dtype=dtype)]
+    """Time of one iteration on idle links from virtual time 0 on, and the algorithm. sendrecv: every rank sends to the
+    next and receives from the one before it."""
+    network.restart()
+    ranks = tuple(range(num_ranks))
     if kind == "send_recv":
-        pairs = [(rank, (rank + 1) % num_ranks) for rank in range(num_ranks)]
-        operations = [CommOperation(kind=kind, ranks=pair, bytes=size_bytes, dtype=dtype) for pair in pairs]
-    for key, operation in enumerate(operations):
-        network.begin(key, operation, start_ns)
+        ranks = (*ranks, 0)
+    network.begin(0, CommOperation(kind=kind, ranks=ranks, bytes=size_bytes, dtype=dtype), 0)
     label = network.algorithm(0)
     while (now_ns := network.next_ns()) is not None:
         network.advance(now_ns)
-    return (network.now_ns - start_ns) / 1000, label
+    return network.now_ns / 1000, label

@@ -15,7 +15,8 @@ Kind = Literal[
 class CommOperation:
     """One collective (or one send/recv pair).
 
-    ranks: global ranks in group order (send_recv: (source, destination)).
+    ranks: global ranks in group order. send_recv: (source, destination), or more: each sends to the one that follows
+        it, all at once ((0, 1, 0) is an exchange).
     bytes: the size that nccl-tests calls `size`, in bytes: the whole buffer of an all-reduce, broadcast or reduce;
         the gathered result of an all-gather or gather; the whole input of a reduce-scatter or scatter; what one rank
         sends in total in an all-to-all (its own part included); the message of a send/recv; 0 for a barrier.

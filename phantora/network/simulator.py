@@ -36,11 +36,13 @@ class NetworkSimulator:
     """
 
     def __init__(
-        self, cluster: Cluster, placement: Placement, environment: Mapping[str, str] | None = None
-    ) -> None:
-        """environment: variables such as NCCL_ALGO; by default none, so that a result depends on arguments only."""
+        self, cluster: Cluster, placement: Placement, environment: Mapping[str, str] | None = None, *,
+        is_strict: bool = False,
+    ) -> None:  # fmt: skip
+        """environment: variables such as NCCL_ALGO; by default none, so that a result depends on arguments only.
+        is_strict: UserError for an operation for which they leave no algorithm."""
         self.topology = Topology(cluster, placement.num_cluster_nodes)
-        self._compiler = Compiler(self.topology, placement, NcclEnvironment.read(environment or {}))
+        self._compiler = Compiler(self.topology, placement, NcclEnvironment.read(environment or {}, is_strict))
         self._fluid = FluidNetwork(self.topology.bytes_per_s)
         self._in_flight: dict[int, _InFlight] = {}
         self._latencies: list[tuple[int, int, int]] = []  # heap of (end of the latency, number, key)
@@ -48,7 +50,16 @@ class NetworkSimulator:
         self.now_ns = 0
         self._num_begun = 0
         self._num_flows = 0
-        self._changes = deque(link_changes(self.topology, cluster.fault))  # of link rates, still to come
+        self._all_changes = link_changes(self.topology, cluster.fault)
+        self._changes = deque(self._all_changes)  # of link rates, still to come
+        self._change_links(0)
+
+    def restart(self) -> None:
+        """Back to virtual time 0, with nothing in flight; what was compiled is kept."""
+        assert not self._in_flight, "operations are in flight"
+        self._fluid = FluidNetwork(self.topology.bytes_per_s)
+        self._changes = deque(self._all_changes)
+        self.now_ns = 0
         self._change_links(0)
 
     def begin(self, key: int, operation: CommOperation, now_ns: int, slowdown: float = 1.0) -> None:

@@ -1,18 +1,23 @@
-"""The choice among the candidates for one collective by predicted time, as NCCL's tuner chooses.
+"""The choice among the candidates for one collective by expected time, as NCCL's tuner chooses.
 
-A candidate is an algorithm with its transfers (for one byte of the operation), a latency and a pipeline to be filled
-per protocol. Its predicted time is latency + fill + time of the busiest link, protocol overheads included; alone in the
-network that is also the time it takes (but for LL, which the tuner takes for slower than it is on some GPUs). To add an
-algorithm: return one more Candidate from candidates.candidates.
+A candidate is an algorithm with its transfers (for one byte of the operation), a latency, and what grows with the size
+otherwise (a pipeline to be filled, tails), per protocol. Its bare time is latency + fill + tails + time of the busiest
+link. NCCL's tuner has a time of its own for it (judgement.py), which it was given by its authors from measurements. Each
+candidate is taken to need the longer of the two, and the least of these is chosen: so the choice follows the tuner's
+where that is the more careful, and as both times fall with bandwidth and rise with bytes, so does the least.
+
+To add an algorithm: return one more Candidate from candidates.candidates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from phantora.network.chunks import Fill
 from phantora.network.constants import Algorithm, Protocol
+from phantora.network.judgement import Judged
+from phantora.network.tails import Tail
 from phantora.network.transfers import Transfer
 
 
@@ -29,49 +34,47 @@ class Candidate:
     """Time of the busiest link for one byte of the operation."""
     fills: dict[Protocol, Fill] = field(default_factory=dict)
     """Pipelines to be filled before the bytes flow."""
-    ll_misjudged: float = 1.0
-    """NCCL's tuner takes a byte with LL for that many times as long as it is."""
-    plateau: tuple[float, float] = (float("inf"), 1.0)
-    """(bytes, factor): Simple's latency is that many times longer from these bytes on."""
-
-    def fixed_ns(self, protocol: Protocol, num_bytes: int) -> int:
-        """Time that passes for an operation of `num_bytes` before and after its bytes are on the links."""
-        latency_ns = float(self.latency_ns[protocol])
-        if protocol == "Simple" and num_bytes >= self.plateau[0]:
-            latency_ns *= self.plateau[1]
-        if protocol in self.fills:
-            latency_ns += self.fills[protocol].fill_ns(num_bytes)
-        return round(latency_ns)
+    tails: dict[Protocol, tuple[Tail, ...]] = field(default_factory=dict)
+    """What else grows with the bytes."""
+    judged: dict[Protocol, Judged] = field(default_factory=dict)
+    """What NCCL's tuner expects, if it has an opinion."""
+    most_bytes: dict[Protocol, int] = field(default_factory=dict)
+    """Sizes above which NCCL never takes a protocol."""
 
     def predicted_ns(self, protocol: Protocol, num_bytes: int) -> float:
-        """Time alone in the network, as the tuner judges it."""
-        per_byte = self.ns_per_byte[protocol] * (self.ll_misjudged if protocol == "LL" else 1.0)
-        return self.fixed_ns(protocol, num_bytes) + per_byte * num_bytes
+        """Time alone in the network."""
+        bare_ns = self._fixed_ns(protocol, num_bytes) + self.ns_per_byte[protocol] * num_bytes
+        judged = self.judged.get(protocol)
+        return bare_ns if judged is None else max(bare_ns, judged.ns(num_bytes))
+
+    def parts(self, protocol: Protocol, num_bytes: int) -> tuple[int, float]:
+        """(time before and after the bytes are on the links, how many times as long as bare they are on them). What the
+        tuner expects beyond the bare time is on the links as far as it expects more of each byte."""
+        fixed_ns = self._fixed_ns(protocol, num_bytes)
+        flow_ns = self.ns_per_byte[protocol] * num_bytes
+        judged = self.judged.get(protocol)
+        excess_ns = 0.0 if judged is None else max(0.0, judged.ns(num_bytes) - fixed_ns - flow_ns)
+        if judged is None or not flow_ns:
+            return round(fixed_ns + excess_ns), 1.0
+        slower_ns = max(0.0, judged.ns_per_byte - self.ns_per_byte[protocol]) * num_bytes
+        on_links_ns = min(excess_ns, slower_ns)
+        return round(fixed_ns + excess_ns - on_links_ns), 1.0 + on_links_ns / flow_ns
+
+    def _fixed_ns(self, protocol: Protocol, num_bytes: int) -> float:
+        latency_ns = float(self.latency_ns[protocol])
+        if protocol in self.fills:
+            latency_ns += self.fills[protocol].fill_ns(num_bytes)
+        return latency_ns + sum(tail.ns(num_bytes) for tail in self.tails.get(protocol, ()))
+
+    def takes(self, protocol: Protocol, num_bytes: int) -> bool:
+        """Whether NCCL weighs the protocol for this size."""
+        return num_bytes <= self.most_bytes.get(protocol, num_bytes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """What was chosen, kept for reports."""
-
-    algorithm: Algorithm
-    protocol: Protocol
-    predicted_ns: float
+Option = tuple[Candidate, Protocol]
 
 
-def choose_algorithm(
-    found: list[Candidate], num_bytes: int, allows: Callable[[Algorithm, Protocol], bool] = lambda *_: True
-) -> tuple[Candidate, Choice]:
-    """The candidate and protocol with the least predicted time for `num_bytes` among those allowed; the first of
-    equals. When nothing is allowed, among all."""
-    best: tuple[Candidate, Choice] | None = None
-    for candidate in found:
-        for protocol in candidate.latency_ns:
-            if not allows(candidate.algorithm, protocol):
-                continue
-            predicted = candidate.predicted_ns(protocol, num_bytes)
-            if best is None or predicted < best[1].predicted_ns:
-                choice = Choice(algorithm=candidate.algorithm, protocol=protocol, predicted_ns=predicted)
-                best = candidate, choice
-    if best is None:
-        return choose_algorithm(found, num_bytes)
-    return best
+def choose(options: Sequence[Option], num_bytes: int) -> Option:
+    """The option with the least time for `num_bytes`; the first of equals."""
+    fit = [option for option in options if option[0].takes(option[1], num_bytes)] or options
+    return min(fit, key=lambda option: option[0].predicted_ns(option[1], num_bytes))

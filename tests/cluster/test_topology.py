@@ -36,7 +36,7 @@ def with_pxn(cluster: Cluster) -> Cluster:
 
 def test_another_rail_is_behind_a_spine() -> None:
     route = names(load_cluster("dgx-h100"), 0, 8 + 2)
-    assert [name.split("->")[0].rstrip("0123456789") for name in route[2:4]] == ["leaf", "spine"]
+    assert route[2:4] == ["leaf0->spines", "spines->leaf2"]
     assert (route[:2], route[4:]) == (
         ["node0.gpu0->nic", "node0.nic0->fabric"], ["fabric->node1.nic2", "nic->node1.gpu2"],
     )  # fmt: skip
@@ -51,13 +51,13 @@ def test_with_pxn_another_rail_is_reached_over_nvlink() -> None:
 
 def test_names_stand_in_the_order_of_indices() -> None:
     topology = Topology(load_cluster("dgx-h100"), 2)
-    assert topology.names() == [topology.link(index).name for index in range(topology.num_links)]
+    assert list(topology.names()) == [topology.link(index).name for index in range(topology.num_links)]
 
 
 def test_other_group_of_leaves_crosses_a_spine() -> None:
     cluster = dataclasses.replace(load_cluster("dgx-h100"), num_nodes=64)
     route = names(cluster, 0, 40 * 8)
-    assert [name.split("->")[0].rstrip("0123456789") for name in route[2:4]] == ["leaf", "spine"]
+    assert route[2] == "leaf0->spines"
     assert route[3].endswith("->leaf8")  # node 40 is in the second group; its rail 0 is leaf 8
 
 
@@ -105,8 +105,34 @@ def test_leaf_uplinks_carry_what_their_ports_bring() -> None:
     assert sum(link.bytes_per_s for link in ups) == pytest.approx(ports)
 
 
-def test_spine_choice_spreads_and_repeats() -> None:
-    cluster = dataclasses.replace(load_cluster("dgx-h100"), num_nodes=64)
+def with_fabric(cluster: Cluster, **changes: object) -> Cluster:
+    return dataclasses.replace(cluster, fabric=dataclasses.replace(cluster.fabric, **changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["rail-optimised", "fat-tree"])
+@pytest.mark.parametrize("hosts_per_leaf", [1, 2, 4, 32])
+@pytest.mark.parametrize("num_spines", [1, 3, 16, 64])
+def test_no_uplink_of_a_fabric_that_is_not_oversubscribed_is_slower_than_a_card(
+    kind: str, hosts_per_leaf: int, num_spines: int
+) -> None:
+    for routing in ("adaptive", "ecmp"):
+        changes = {"kind": kind, "hosts_per_leaf": hosts_per_leaf, "num_spines": num_spines, "routing": routing}
+        topology = Topology(with_fabric(load_cluster("dgx-h100"), **changes), num_nodes=8)
+        cards = topology.nic_bytes_per_s * (1 - 1e-12)
+        assert all(topology.bytes_per_s[i] >= cards for i, name in enumerate(topology.names()) if "spine" in name)
+
+
+@pytest.mark.parametrize(("oversubscription", "cables"), [(1, 32), (2, 16), (3, 11), (1000, 1)])
+def test_an_oversubscribed_leaf_has_fewer_cables_of_the_same_sum(oversubscription: float, cables: int) -> None:
+    cluster = with_fabric(load_cluster("dgx-h100"), routing="ecmp", oversubscription=oversubscription)
+    topology = Topology(cluster)
+    ups = [topology.link(i) for i, name in enumerate(topology.names()) if name.startswith("leaf0->")]
+    assert len(ups) == len({link.name for link in ups}) == cables
+    assert sum(link.bytes_per_s for link in ups) == pytest.approx(32 * topology.nic_bytes_per_s / oversubscription)
+
+
+def test_cable_choice_of_ecmp_spreads_and_repeats() -> None:
+    cluster = with_fabric(dataclasses.replace(load_cluster("dgx-h100"), num_nodes=64), routing="ecmp")
     spines = {names(cluster, 8 * node, 8 * (node + 32))[2] for node in range(16)}
     assert len(spines) > 8
     assert names(cluster, 0, 320) == names(cluster, 0, 320)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from phantora.cluster import load_cluster
+from phantora.cluster import Placement, load_cluster
 from phantora.errors import UserError
 from phantora.network import CommOperation, NetworkSimulator, exclusive_ns
 from phantora.network.environment import NcclEnvironment
+from phantora.network.nccl_tests import run_sweep
 from tiny_clusters import tiny, whole
 
 GB = 10**9
@@ -30,7 +31,10 @@ def label(environment: dict[str, str], kind: str = "all_reduce", num_bytes: int 
         ({"NCCL_NVLS_ENABLE": "0", "NCCL_PROTO": "^Simple"}, "ring/LL128"),
         ({"NCCL_ALGO": "allreduce:tree;allgather:ring"}, "tree/Simple"),
         ({"NCCL_ALGO": "broadcast:ring"}, "nvls/Simple"),
-        ({"NCCL_ALGO": "CollnetDirect"}, "nvls/Simple"),  # nothing possible is left: NCCL goes on without it
+        ({"NCCL_ALGO": "NVLSTree"}, "nvls/Simple"),  # on one node
+        ({"NCCL_ALGO": "CollnetDirect"}, "ring/Simple"),  # nothing possible is left: a ring, the protocols kept
+        ({"NCCL_ALGO": "CollnetDirect", "NCCL_PROTO": "LL"}, "ring/LL"),
+        ({"NCCL_ALGO": "PAT", "NCCL_PROTO": "LL128"}, "ring/LL128"),
     ],
 )
 def test_choices_are_obeyed(environment: dict[str, str], expected: str) -> None:
@@ -49,6 +53,15 @@ def test_other_collectives() -> None:
     assert label({"NCCL_ALGO": "Tree", "NCCL_PROTO": "LL"}, "all_to_all").startswith("direct/")
 
 
+@pytest.mark.parametrize(
+    "environment", [{"NCCL_ALGO": "CollnetDirect", "NCCL_PROTO": "Simple"}, {"NCCL_ALGO": "PAT"}, {"NCCL_PROTO": "LL128"}]
+)
+def test_nccl_tests_refuses_a_choice_that_leaves_nothing(environment: dict[str, str]) -> None:
+    placement = Placement(load_cluster("p4d"), 2, 8)  # Simple only between nodes
+    with pytest.raises(UserError, match=f"{next(iter(environment))}=.*: leaves nothing for all_reduce of 16 GPUs"):
+        run_sweep(placement, "all_reduce", [2**20], environment=environment)
+
+
 @pytest.mark.parametrize("environment", [{"NCCL_MAX_NCHANNELS": "6"}, {"NCCL_MAX_CTAS": "6"}])
 def test_fewer_channels_carry_less(environment: dict[str, str]) -> None:
     # twelve channels fill the links: six carry half
@@ -64,6 +77,8 @@ def test_fewer_channels_carry_less(environment: dict[str, str]) -> None:
         ({"NCCL_PROTO": "LL256"}, "NCCL_PROTO=LL256: unknown 'll256'"),
         ({"NCCL_ALGO": "allreduc:ring"}, "unknown collective 'allreduc' (did you mean allreduce"),
         ({"NCCL_MAX_NCHANNELS": "many"}, "NCCL_MAX_NCHANNELS=many: must be a whole number"),
+        ({"NCCL_MAX_NCHANNELS": "--5"}, "NCCL_MAX_NCHANNELS=--5: must be a whole number"),
+        ({"NCCL_MAX_NCHANNELS": "\u00b2"}, "must be a whole number"),
     ],
 )
 def test_mistakes_name_the_variable(environment: dict[str, str], message: str) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from phantora.cluster import Cluster, FaultSpec
+from phantora.cluster import Cluster, FaultSpec, Placement
 from phantora.errors import UserError
 from phantora.network import CommOperation, NetworkSimulator, exclusive_ns
 from tiny_clusters import tiny, whole
@@ -53,6 +53,11 @@ def test_others_go_on_while_one_waits() -> None:
     while (now_ns := network.next_ns()) is not None:
         ends.update(dict.fromkeys(network.advance(now_ns), now_ns))
     assert ends[1] == time_ns() and ends[0] > GB
+
+
+def test_a_link_of_a_node_that_is_not_in_use_is_left_out() -> None:
+    cluster = dataclasses.replace(tiny(4, 4), fault=(FaultSpec(link="node3.nic0->fabric", factor=0.5),))
+    assert exclusive_ns(cluster, Placement(cluster, 2, 4), MESSAGE) == time_ns()
 
 
 def test_a_name_that_fits_no_link() -> None:

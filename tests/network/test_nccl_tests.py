@@ -68,7 +68,17 @@ def test_compare_and_plot(tmp_path: Path) -> None:
     [
         ("a,b\n1,2\n", "has no column bytes"),
         ("bytes,x,y\n1,2,3\n", "say which column with --column (x, y)"),
-        ("bytes,x\n1,two\n", ":2: '1', 'two': not numbers"),
+        ("bytes,x\n1,two\n", ":2: x 'two': not a number"),
+        ("bytes,x\n1024\n", ":2: has no x"),
+        ("bytes,x\n1024,0\n", ":2: x '0': must be greater than 0"),
+        ("bytes,x\n1024,-3\n", ":2: x '-3': must be greater than 0"),
+        ("bytes,time_us\n1024,nan\n", ":2: time_us 'nan': must be greater than 0 and finite"),
+        ("bytes,time_us\n1024,inf\n", ":2: time_us 'inf': must be"),
+        ("bytes,x\n-5,1\n", ":2: bytes '-5': must be greater than 0"),
+        ("bytes,x\n0,1\n", ":2: bytes '0': must be greater than 0"),
+        ("bytes,x\n1.5,1\n", ":2: bytes '1.5': must be whole"),
+        ("bytes,x\n1e30,1\n", ":2: bytes '1e30': must be"),
+        ("bytes,x\n1," + "9" * 200_000 + "\n", "not a CSV file (field larger"),
         ("gpus,bytes,x\n3,1,2\n", "has no rows for 8 GPUs of dgx-h100"),
     ],
 )
@@ -76,6 +86,59 @@ def test_a_csv_with_a_mistake(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "m.csv"
     path.write_text(text)
     assert message in run("--compare", str(path), code=2)
+
+
+def test_a_csv_of_another_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "m.csv"
+    path.write_bytes(b"\xff\xfe1,2\n")
+    assert "not UTF-8 text" in run("--compare", str(path), code=2)
+    path.write_bytes(b"\xef\xbb\xbfbytes,time_us\n1048576,30\n")  # as spreadsheets write it
+    assert "1 sizes" in run("-b", "1M", "-e", "1M", "--compare", str(path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-b", "1", "-e", "8G", "-f", "1.0001"], "-f 1.0001: more than 2000 sizes"),
+        (["-f", "nan"], "-f nan: must be a number"),
+        (["-f", "inf"], "-f inf: must be a number"),
+        (["-b", "\u00b2K"], "must be a number of bytes"),
+        (["-b", "\u0661K"], "must be a number of bytes"),
+        (["-e", "999999T"], "must be at most"),
+        (["-g", "99999999"], "-g 99999999: a thread launches for 1 to 8 GPUs"),
+        (["-n", "33"], "-n 33: dgx-h100 has 32 nodes"),
+        (["-G", "9"], "-G 9: dgx-h100 has 8 GPUs a node"),
+        (["--column", "x"], "--column: names a column of the file of --compare"),
+        (["--plot", ""], "--plot ''"),
+        (["--cluster", ""], "a cluster needs a name"),
+        (["--cluster", "a\x1b[31mb"], "characters that cannot be printed"),
+    ],
+)
+def test_options_that_cannot_be(arguments: list[str], message: str) -> None:
+    output = run(*arguments, code=2)
+    assert message in output and len(output.splitlines()) <= 3
+
+
+def test_sizes_grow_by_a_byte_at_least_and_hold_whole_elements() -> None:
+    assert sweep_sizes(1, 3, 1.01) == [1, 2, 3]
+    rows = json.loads(run("-b", "3", "-e", "3", "--json"))["rows"]
+    assert [(row["size"], row["count"]) for row in rows] == [(4, 1)]
+
+
+def test_gpus_are_those_of_the_placement_unless_given(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "dgx-h100"\n[placement]\ngpus = [4, 5, 6, 7]\n')
+    assert "on 4 x NVIDIA H100" in run("--cluster", str(path), "-b", "1M", "-e", "1M")
+    assert "-G 5: [placement] of mine has 4 GPUs" in run("--cluster", str(path), "-G", "5", code=2)
+
+
+def test_a_timed_fault_meets_every_size_alike(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "dgx-h100"\n[[fault]]\nlink = "node0.gpu0->nvswitch"\nfactor = 0.1\nuntil_s = 0.01\n')
+    sizes = ("-b", "64M", "-f", "2")
+    together = json.loads(run("--cluster", str(path), *sizes, "-e", "1G", "--json"))["rows"]
+    alone = json.loads(run("--cluster", str(path), "-b", "1G", "-e", "1G", "--json"))["rows"]
+    assert together[-1] == alone[0]
 
 
 def test_mistakes() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from phantora.cluster import Cluster, load_cluster
 from phantora.network import CommOperation, NetworkSimulator, exclusive_ns
-from phantora.network import constants
 from tiny_clusters import tiny, whole
 
 GB = 10**9
@@ -29,9 +28,6 @@ def finish_times(cluster: Cluster, begins: list[tuple[int, CommOperation]]) -> d
     return ends
 
 
-LAST = constants.RECEIVE_SHARE  # of a step: the last one of a ring only receives
-
-
 def gather(*ranks: int, num_bytes: int = GB) -> CommOperation:
     return CommOperation(kind="all_gather", ranks=ranks, bytes=num_bytes)
 
@@ -39,7 +35,7 @@ def gather(*ranks: int, num_bytes: int = GB) -> CommOperation:
 def test_two_collectives_of_one_group_share_its_links() -> None:
     alone = exclusive_ns(tiny(), whole(tiny()), gather(0, 1, 2, 3))
     ends = finish_times(tiny(), [(0, gather(0, 1, 2, 3)), (0, gather(0, 1, 2, 3))])
-    drain = 0.75 * (3 + LAST) / 3 * GB / 100
+    drain = 0.75 * GB / 100
     assert ends[0] == ends[1] == pytest.approx(alone + drain, abs=3)
 
 
@@ -52,7 +48,7 @@ def test_a_late_short_one_delays_a_long_one_by_its_own_bytes() -> None:
     long, short = gather(0, 1, 2, 3), gather(0, 1, 2, 3, num_bytes=GB // 10)
     alone = exclusive_ns(tiny(), whole(tiny()), long)
     ends = finish_times(tiny(), [(0, long), (1_000_000, short)])
-    assert ends[0] == pytest.approx(alone + 0.075 * (3 + LAST) / 3 * GB / 100, abs=3)
+    assert ends[0] == pytest.approx(alone + 0.075 * GB / 100, abs=3)
     assert ends[1] < ends[0]
 
 
@@ -110,7 +106,7 @@ def test_bytes_on_links_are_those_of_the_algorithm() -> None:
         carried += network.link_bytes_per_s().get("node0.gpu0->nvswitch", 0.0) * (next_ns - now_ns) / 1e9
         now_ns = next_ns
         network.advance(now_ns)
-    assert carried == pytest.approx(0.75 * (3 + LAST) / 3 * GB, abs=200)
+    assert carried == pytest.approx(0.75 * GB, abs=200)
 
 
 def test_2048_gpus() -> None:

@@ -85,6 +85,35 @@ def test_oversubscription_costs_what_it_must() -> None:
     assert fourfold == pytest.approx(2 * double, rel=0.01)
 
 
+@pytest.mark.parametrize("routing", ["adaptive", "ecmp"])
+@pytest.mark.parametrize("hosts_per_leaf", [1, 2, 32])
+def test_a_fabric_that_is_not_oversubscribed_never_holds_one_message_back(hosts_per_leaf: int, routing: str) -> None:
+    base = dataclasses.replace(load_cluster("dgx-h100"), num_nodes=64)
+    fabric = dataclasses.replace(base.fabric, hosts_per_leaf=hosts_per_leaf, routing=routing)  # type: ignore[arg-type]
+    cluster = dataclasses.replace(base, fabric=fabric)
+    through_card = 2**30 / (cluster.nic.bytes_per_s * cluster.nic.efficiency) * 1e9
+    far = time_ns(cluster, "send_recv", (0, 8 * 40 + 3), 2**30)  # another group of leaves, another rail
+    assert far == pytest.approx(through_card, rel=0.01)
+
+
+def test_with_adaptive_routing_pairs_of_distinct_cards_never_meet() -> None:
+    cluster = dataclasses.replace(load_cluster("dgx-h100"), num_nodes=64)
+    pairs = [(8 * node, 8 * (node + 32)) for node in range(32)]
+    alone = time_ns(cluster, "send_recv", pairs[0], 2**30)
+    messages = [CommOperation(kind="send_recv", ranks=pair, bytes=2**30) for pair in pairs]
+    assert set(ends(cluster, messages)) == {alone}
+    fabric = dataclasses.replace(cluster.fabric, routing="ecmp")
+    assert max(ends(dataclasses.replace(cluster, fabric=fabric), messages)) > 1.5 * alone  # two on one cable
+
+
+def test_oversubscription_holds_all_back_alike_with_adaptive_routing() -> None:
+    base = dataclasses.replace(load_cluster("dgx-h100"), num_nodes=64)
+    fabric = dataclasses.replace(base.fabric, oversubscription=4.0)
+    messages = [CommOperation(kind="send_recv", ranks=(8 * node, 8 * (node + 32)), bytes=2**30) for node in range(32)]
+    plain, slowed = ends(base, messages)[0], ends(dataclasses.replace(base, fabric=fabric), messages)
+    assert all(end == pytest.approx(4 * plain, rel=0.01) for end in slowed)
+
+
 def test_all_to_all_between_nodes_is_bound_by_the_cards() -> None:
     cluster = dataclasses.replace(load_cluster("dgx-h100"), num_nodes=4)
     ranks, num_bytes = tuple(range(32)), 2**30

@@ -59,7 +59,7 @@ def test_two_nodes_check() -> None:
         for row in rows("allreduce_2node.csv")
     ]
     assert mean(errors) <= 0.10
-    assert max(map(abs, errors)) <= 0.25
+    assert max(map(abs, errors)) <= 0.20
 
 
 @published
@@ -77,15 +77,15 @@ def test_other_profiles_of_one_node_check(gpu: str, preset: str, num_gpus: int) 
         near = [(b, us) for b, us in profile if abs(b - size) < 0.06 * size]
         num_bytes, time_us = (statistics.median(column) for column in zip(*near))
         errors.append(predicted_us(preset, 1, num_gpus, int(num_bytes)) / time_us - 1)
-    assert max(map(abs, errors)) < 0.26
-    assert mean(errors) < 0.16
+    assert max(map(abs, errors)) < 0.31  # 4 MiB on two H100s: 45 us there, 32 on the two H200s below
+    assert mean(errors) < 0.11
 
 
 @measured
 @pytest.mark.parametrize(
     ("kind", "bound"),
-    [("all_reduce", 0.08), ("all_gather", 0.10), ("reduce_scatter", 0.11), ("broadcast", 0.06), ("send_recv", 0.03),
-     ("all_to_all", 0.17)],
+    [("all_reduce", 0.03), ("all_gather", 0.05), ("reduce_scatter", 0.04), ("broadcast", 0.04), ("send_recv", 0.04),
+     ("all_to_all", 0.05)],
 )  # fmt: skip
 def test_two_h200_check(kind: str, bound: float) -> None:
     """1 MiB to 4 GiB on two H200s of one host without NVLS, NCCL 2.28.9."""
@@ -108,5 +108,5 @@ def test_forced_algorithms_and_protocols_check() -> None:
         forced = {"NCCL_ALGO": row["algorithm"], "NCCL_PROTO": row["protocol"]}
         operation = CommOperation(kind=row["op"], ranks=(0, 1), bytes=row["bytes"])
         errors.append(exclusive_ns(cluster, Placement(cluster, 1, 2), operation, forced) / 1000 / row["us"] - 1)
-    assert mean(errors) < 0.12
+    assert mean(errors) < 0.09
     assert max(map(abs, errors)) < 0.35

@@ -175,6 +175,8 @@ def _block_mask_by_corners(module: Any) -> Any:
         mask_mod: Any, B: int | None, H: int | None, Q_LEN: int, KV_LEN: int, device: Any = None,
         BLOCK_SIZE: int | tuple[int, int] = 128, *args: Any, **kwargs: Any,
     ) -> Any:  # fmt: skip
+        if torch.compiler.is_dynamo_compiling():  # part of a larger compiled function
+            return original(mask_mod, B, H, Q_LEN, KV_LEN, device, BLOCK_SIZE, *args, **kwargs)
         target = torch.device(device) if device is not None else torch.accelerator.current_accelerator()
         if target is None or target.type != "cuda" or kwargs.get("compute_dq_write_order") or len(args) > 2:
             return original(mask_mod, B, H, Q_LEN, KV_LEN, device, BLOCK_SIZE, *args, **kwargs)
@@ -193,7 +195,7 @@ def _block_mask_by_corners(module: Any) -> Any:
         launch(made[0].get_device(), "flex_attention::create_block_mask", ("self", made[0]), outputs=made)
         return mask
 
-    _hide_from_dynamo(create_block_mask)
+    _leave_uncompiled(create_block_mask)
     return create_block_mask
 
 
@@ -210,9 +212,12 @@ def _corners(module: Any, mask_mod: Any, heads: tuple[int, int], lengths: tuple[
     return mask.expand(*heads, *mask.shape[2:]).unflatten(3, (-1, 2)).unflatten(2, (-1, 2))
 
 
-def _hide_from_dynamo(function: Any) -> None:
-    """torch.compile(create_block_mask) calls it as it is."""
-    from torch._C._dynamo import eval_frame
+def _leave_uncompiled(function: Any) -> None:
+    """torch.compile(create_block_mask) is the function itself, which is priced as compiled code already."""
+    compile_function = torch.compile
 
-    skip = eval_frame._FrameAction.SKIP
-    eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
+    @functools.wraps(compile_function)
+    def compile(model: Any = None, **kwargs: Any) -> Any:
+        return function if model is function else compile_function(model, **kwargs)
+
+    torch.compile = compile

@@ -7,6 +7,7 @@ the report). What it writes (stores_of_kernels.py) has no known contents afterwa
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -71,8 +72,12 @@ def let_torch_decide_first() -> None:
 
     Otherwise it would find the stand-in in sys.modules later, and Inductor would try to compile with it.
     """
-    from torch.utils import _triton
+    stand_in = sys.modules.pop("triton")  # half imported: it would be found
+    try:
+        from torch.utils import _triton
 
-    _triton.has_triton_package()
-    _triton.has_triton()
-    import torch._inductor.runtime.triton_compat  # noqa: F401
+        _triton.has_triton_package()
+        _triton.has_triton()
+        import torch._inductor.runtime.triton_compat  # noqa: F401
+    finally:
+        sys.modules["triton"] = stand_in
