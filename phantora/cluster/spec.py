@@ -24,7 +24,7 @@ UNITS = MappingProxyType({
     "module": (8_700, 8_700),
     "parameter": (8_700, 8_700),
     "subclass": (18_700, 18_700),
-    "placement": (130_000, 130_000),
+    "placement": (350_000, 350_000),
     "cpu_random": (3_800, 3_800),
 })
 """Units of host time beside calls of the device -> (ns from Python, ns from the autograd engine) where a cluster does not
@@ -147,8 +147,8 @@ class HostSpec:
     LAUNCH_CLASSES is present."""
     unit_ns: Mapping[str, tuple[int, int]] = field(default_factory=lambda: UNITS)
     """Unit of host time -> (host ns from Python, from the autograd engine): a view, a kept gradient, a call of a module, a
-    parameter in an optimizer's step, a launch or view inside __torch_dispatch__, a change of a DTensor's placements
-    (forward or backward of from_local, to_local, redistribute), 1024 random numbers made by the CPU. What a cluster does not state is taken from UNITS."""
+    parameter in an optimizer's step, a launch or view inside __torch_dispatch__, a functional
+    collective with the change of a DTensor's placements round it, 1024 random numbers made by the CPU. What a cluster does not state is taken from UNITS."""
     cpu_speed: float = 1.0
     """Host of the cluster relative to the machine that records: measured host time is divided by it."""
     cpu: Literal["intel", "amd", "arm"] = "intel"

@@ -5,7 +5,7 @@
 | torch._C                           | load phantora_native       | install() it, torch._C._cuda_* (cuda_leaves)      |
 | torch                              |                            | Python kernels, patches, the caller's callbacks   |
 | torch.distributed.distributed_c10d | process group class (nccl) | groups; the c10d operators once torch is complete |
-| torch.distributed.tensor._api      |                            | changes of placements are counted (host_time)     |
+| ..._functional_collectives         |                            | its collectives are counted (host_time)           |
 | torch._dynamo.callback             |                            | compile time is not counted (compiled)            |
 | torch._inductor.compile_fx         |                            | kernels without Triton (compiled)                 |
 
@@ -29,7 +29,7 @@ from typing import Any
 from phantora.intercept import build
 
 _C10D = "torch.distributed.distributed_c10d"
-_DTENSOR = "torch.distributed.tensor._api"
+_FUNCTIONAL = "torch.distributed._functional_collectives"
 _INDUCTOR = "torch._inductor.compile_fx"
 _DYNAMO = "torch._dynamo.callback"
 
@@ -115,7 +115,7 @@ class Boot:
                 "torch._C": Hook(self.before_extension, self.after_extension),
                 "torch": Hook(None, self.after_torch),
                 _C10D: Hook(self.before_c10d, self.after_c10d),
-                _DTENSOR: Hook(None, self.after_dtensor),
+                _FUNCTIONAL: Hook(None, self.after_functional),
                 _INDUCTOR: Hook(None, self.after_inductor),
                 _DYNAMO: Hook(None, self.after_dynamo),
             }
@@ -146,8 +146,8 @@ class Boot:
         for callback in self.config.on_torch_ready:
             callback()
 
-    def after_dtensor(self, module: ModuleType) -> None:
-        self._call("host_time", "count_placements", module)
+    def after_functional(self, module: ModuleType) -> None:
+        self._call("host_time", "count_functional_collectives", module)
 
     def after_dynamo(self, module: ModuleType) -> None:
         self._call("compiled", "follow_compilations", module)

@@ -1,4 +1,4 @@
-"""Host time of what is no call of the device: calls of modules, parameters of optimizers, placements.
+"""Host time of what is no call of the device: calls of modules, parameters of optimizers, functional collectives.
 
 The other units are charged in native code: views, kept gradients (storage_kernels.cpp), operators inside
 __torch_dispatch__ (device.cpp), random numbers made by the CPU (cpu_random.cpp). Every unit is a count of something that
@@ -43,13 +43,11 @@ def _count_parameters(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) 
     native.charge_units(_SUBCLASS, sum(type(parameter) not in _PLAIN for parameter in parameters))
 
 
-def count_placements(api: ModuleType) -> None:
-    """After torch.distributed.tensor._api was loaded: from_local, to_local and redistribute, forward and backward."""
-    redistribute = sys.modules["torch.distributed.tensor._redistribute"]
-    for module, name in ((api, "_FromTorchTensor"), (api, "_ToTorchTensor"), (redistribute, "Redistribute")):
-        function = getattr(module, name, None)
-        for method in ("forward", "backward") if function is not None else ():
-            setattr(function, method, staticmethod(_charged(getattr(function, method), _PLACEMENT)))
+def count_functional_collectives(module: ModuleType) -> None:
+    """After torch.distributed._functional_collectives was loaded. DTensors communicate through it, and what surrounds each
+    of these collectives (the change of placements, the asynchronous result) costs far more than its launch. Each wraps its
+    result once; redistributions that do not communicate cost next to nothing."""
+    module._maybe_wrap_tensor = _charged(module._maybe_wrap_tensor, _PLACEMENT)  # type: ignore[attr-defined]
 
 
 def _charged(function: Any, kind: int) -> Any:
