@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 
 from phantora.errors import UserError
-from phantora.validation import hardware, nccl, profiles, vidur
+from phantora.validation import compiled, hardware, nccl, profiles, two_gpus, vidur
 
 
 def main() -> int:
-    commands = {"hardware": hardware.main, "nccl": nccl.main, "profiles": profiles.main, "vidur": vidur.main}
+    commands = {
+        "compiled": compiled.main, "hardware": hardware.main, "nccl": nccl.main, "profiles": profiles.main,
+        "two-gpus": two_gpus.main, "vidur": vidur.main,
+    }  # fmt: skip
     if len(sys.argv) < 2 or sys.argv[1] not in commands:
         print(f"usage: python -m phantora.validation {{{', '.join(commands)}}} ...", file=sys.stderr)
         return 2

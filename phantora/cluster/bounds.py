@@ -55,7 +55,7 @@ def check_bounds(owner: object, table: str = "") -> None:
             if not math.isfinite(number):
                 raise ValueError(f"{field.name} must be finite, not {number}")
             if number > high or 0 < number < low or number < _ANY[0]:
-                raise ValueError(f"{field.name} must be between {low:g} and {high:g}, not {_short(number)}")
+                raise ValueError(f"{field.name} must be between {_short(low)} and {_short(high)}, not {_short(number)}")
         if isinstance(value, str) and not (value.isprintable() and len(value) <= _MAX_TEXT):
             raise ValueError(f"{field.name} must be one line of at most {_MAX_TEXT} printable characters")
 

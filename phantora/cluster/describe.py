@@ -156,8 +156,8 @@ def _link_figures(cluster: Cluster) -> list[tuple[str, str]]:
         protocols = "LL, LL128 and Simple" if nic.ordered_writes else "Simple only (writes are not ordered)"
         figures.append(("NCCL between nodes", f"{protocols}; PXN {'on' if nic.pxn else 'off'}"))
     if fabric.kind != "none":
-        shape = f"{fabric.hosts_per_leaf} nodes a leaf, {fabric.num_spines} spines, {fabric.oversubscription:g}:1, {fabric.routing}"
-        figures.append(("fabric", f"{fabric.kind}, {shape}, {fabric.latency_ns} ns a hop"))
+        shape = f"{fabric.hosts_per_leaf} nodes a leaf, {fabric.num_spines} spines, {fabric.oversubscription:g}:1"
+        figures.append(("fabric", f"{fabric.kind}, {shape}, {fabric.routing} routing, {fabric.latency_ns} ns a hop"))
     return figures
 
 

@@ -117,6 +117,15 @@ class Topology:
         card = gpu // self.cluster.gpus_per_node * self.nics_per_node + self.rail(gpu)
         return self._blocks["nic_out" if outwards else "nic_in"].start + card
 
+    def first_link(self, block: str) -> int | None:
+        """Index of the first link of a block of the list above; None where there is none."""
+        return self._blocks[block].start if block in self._blocks else None
+
+    @property
+    def has_lanes(self) -> bool:
+        """Whether traffic to the cards takes the links between GPUs (PCIe)."""
+        return self.cluster.intra_node.kind == "pcie"
+
     def link(self, index: int) -> Link:
         """Name and figures of one link, for reports."""
         for name, block in self._blocks.items():
@@ -170,7 +179,7 @@ class Topology:
             senders = np.where(same_rail, sources, sources // per_node * per_node + rails * (per_node // nics))
             moved = senders != sources
             self._fill_inside(matrix, rows[moved], sources[moved], senders[moved])
-        lanes = self.cluster.intra_node.kind == "pcie"
+        lanes = self.has_lanes
         card_out = senders // per_node * nics + senders % per_node * nics // per_node
         card_in = destinations // per_node * nics + destinations % per_node * nics // per_node
         matrix[rows, 2] = self._blocks["out" if lanes else "to_nic"].start + senders
@@ -181,7 +190,7 @@ class Topology:
             self._fill_spine(matrix, rows, card_out, card_in)
 
     def _fill_spine(self, matrix: Indices, rows: Indices, card_out: Indices, card_in: Indices) -> None:
-        leaf_out, leaf_in = self._leaf(card_out), self._leaf(card_in)
+        leaf_out, leaf_in = self.leaf(card_out), self.leaf(card_in)
         crossing = leaf_out != leaf_in
         leaf_out, leaf_in, rows = leaf_out[crossing], leaf_in[crossing], rows[crossing]
         cables = self.uplinks_per_leaf
@@ -189,7 +198,8 @@ class Topology:
         matrix[rows, 4] = self._blocks["up"].start + leaf_out * cables + cable
         matrix[rows, 5] = self._blocks["down"].start + leaf_in * cables + cable
 
-    def _leaf(self, cards: Indices) -> Indices:
+    def leaf(self, cards: Indices) -> Indices:
+        """The leaves of cards (node x nics_per_node + card)."""
         group = cards // self.nics_per_node // self.cluster.fabric.hosts_per_leaf
         if self.cluster.fabric.kind == "rail-optimised":
             return group * self.nics_per_node + cards % self.nics_per_node

@@ -5,6 +5,9 @@ Latencies follow the formulas of NCCL's tuner (src/graph/tuning.cc), rates follo
 
 from __future__ import annotations
 
+import numpy as np
+
+from phantora.cluster.all_pairs import can_count
 from phantora.cluster.topology import Topology
 from phantora.network import constants
 from phantora.network.chunks import (
@@ -20,7 +23,7 @@ from phantora.network.schedules import (
     scale_edges, star_edges, tree_edges,
 )  # fmt: skip
 from phantora.network.tails import BeyondCache, Duplex, LastReceive, Tail, TreeDip, Widening
-from phantora.network.transfers import Edges, Transfer, drain_ns, make_transfers
+from phantora.network.transfers import Edges, Transfer, all_pairs_transfers, drain_ns, make_transfers
 from phantora.network.tuner import Candidate
 
 
@@ -36,8 +39,7 @@ def candidates(
     if kind in ("broadcast", "reduce"):
         return [builder.chain(root)]
     if kind == "all_to_all":
-        edges = all_pairs_edges(group)
-        return [builder.direct("direct", edges, num_peers=len(group.gpus) - 1, is_duplex=True)]
+        return [builder.direct("direct", builder.all_pairs(), num_peers=len(group.gpus) - 1, is_duplex=True)]
     assert kind in ("gather", "scatter"), kind
     edges = star_edges(group, root, inwards=kind == "gather")
     return [builder.direct("direct", edges, num_peers=len(group.gpus) - 1, is_duplex=False)]
@@ -97,7 +99,8 @@ class _Builder(GroupFacts):
         tails: dict[Protocol, tuple[Tail, ...]] = {}
         if self.is_in_nvlink:
             tails = {p: self._ring_tails(p, 1.0, 0) for p in latency}
-        return self._candidate("ring", edges, latency, 1.0, tails=tails, judged={p: self.judge.chain(p) for p in latency})
+        judged = {p: self.judge.chain(p) for p in latency}
+        return self._candidate("ring", edges, latency, 1.0, tails=tails, judged=judged)
 
     def _ring_tails(self, protocol: Protocol, per_edge: float, num_steps: int) -> tuple[Tail, ...]:
         """Inside one NVLink domain; num_steps: those that send before the last receive, 0 where there is none."""
@@ -171,8 +174,14 @@ class _Builder(GroupFacts):
         latency = constants.BASE_NS["pat", "Simple"] + rounds * round_ns + self.num_ranks * constants.PAT_RANK_NS
         return self._candidate("pat", pat_edges(self.group), {"Simple": round(latency)}, 1 / constants.PAT_EFFICIENCY)
 
+    def all_pairs(self) -> tuple[Transfer, ...]:
+        """What every GPU sends to every other one, 1/n of a byte each."""
+        if can_count(self.topology):
+            return all_pairs_transfers(self.topology, np.array(self.group.gpus, dtype=np.int64))
+        return make_transfers(self.topology, all_pairs_edges(self.group))
+
     def direct(
-        self, algorithm: Algorithm, edges: Edges, num_peers: int, is_duplex: bool, message_share: float | None = None
+        self, algorithm: Algorithm, edges: Edges | tuple[Transfer, ...], num_peers: int, is_duplex: bool, message_share: float | None = None
     ) -> Candidate:
         """Point-to-point messages, all at once. message_share: of the operation's bytes in one message (0: unknown)."""
         sort: LinkSort = "net" if self.num_domains > 1 else self.near
@@ -191,19 +200,20 @@ class _Builder(GroupFacts):
             tails.append(Widening(first_bytes=first, last_bytes=last, ns_per_doubling=constants.P2P_WIDENING_NS))
         if is_duplex:
             latency = {p: ns + constants.P2P_DUPLEX_BASE_NS for p, ns in latency.items()}
-            ns_per_byte = drain_ns(self.topology, make_transfers(self.topology, edges))
+            edges = edges if isinstance(edges, tuple) else make_transfers(self.topology, edges)
+            ns_per_byte = drain_ns(self.topology, edges)
             tails.append(Duplex(ns_per_byte=ns_per_byte))
         return self._candidate(
             algorithm, edges, latency, 1.0, tails={p: tuple(tails) for p in latency}, most_bytes=limits
         )
 
     def _candidate(
-        self, algorithm: Algorithm, edges: Edges, latency_ns: dict[Protocol, int], overhead: float, *,
+        self, algorithm: Algorithm, edges: Edges | tuple[Transfer, ...], latency_ns: dict[Protocol, int], overhead: float, *,
         rule: ChunkRule | None = None, num_concurrent: int = 1, near_stages: int = 0,
         tails: dict[Protocol, tuple[Tail, ...]] | None = None, judged: dict[Protocol, Judged] | None = None,
         most_bytes: dict[Protocol, int] | None = None,
     ) -> Candidate:  # fmt: skip
-        plain = make_transfers(self.topology, edges)
+        plain = edges if isinstance(edges, tuple) else make_transfers(self.topology, edges)
         transfers: dict[Protocol, tuple[Transfer, ...]] = {}
         for protocol in latency_ns:
             factors = [overhead / self.efficiency(algorithm, protocol, flow.is_between_domains) for flow in plain]

@@ -184,10 +184,10 @@ NVLINK_CHANNELS = 12
 MAX_CHANNELS = 24
 
 # Send/recv and direct all-to-all: one kernel of the p2p sort. [h200x2]: send_recv of 1 KiB 5.9 us, beyond its bytes 6.5
-# at 64 KiB and 9.4 from 1 MiB on. A further peer costs its share of a proxy or channel: estimate.
+# to 128 KiB and 9.4 from 1 MiB on. A further peer costs its share of a proxy or channel: estimate.
 P2P_BASE_NS: dict[Protocol, int] = {"LL": 5_900, "LL128": 14_000, "Simple": 6_600}
-P2P_WIDENING_NS = 450  # for each doubling of a message
-P2P_WIDENING_BYTES = (1 << 14, 1 << 20)
+P2P_WIDENING_NS = 900  # for each doubling of a message
+P2P_WIDENING_BYTES = (1 << 17, 1 << 20)
 P2P_PEER_NS: dict[LinkSort, int] = {"nvlink": 300, "pcie": 500, "net": 600}
 P2P_LL_MAX_BYTES = 16_384  # NCCL_P2P_LL_THRESHOLD, per message
 # A GPU that sends and receives at once loses 2.1 us x (us on the link) ^ 0.65: [h200x2] all_to_all, even powers.

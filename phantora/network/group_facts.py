@@ -1,4 +1,4 @@
-"""What a group of GPUs means to NCCL's algorithms: channels, protocols, latencies of steps, shares of the links' rates."""
+"""What a group of GPUs means to NCCL's algorithms: channels, protocols, latencies, shares of the links' rates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class GroupFacts:
         self.near: LinkSort = "pcie" if intra.kind in ("pcie", "none") else "nvlink"
         self.near_ns_per_byte = 1e9 / (intra.bytes_per_s * intra.efficiency) if intra.bytes_per_s else 0.0
         self.architecture = constants.architecture(cluster.gpu.compute_capability)
-        self.wire_ns = self.wire_ns()
+        self.wire_ns = self._find_wire_ns()
         self.near_wire_ns = intra.latency_ns - constants.NEAR_WIRE_NS[self.near]
         self.depth = (self.num_domains - 1).bit_length()  # of a binary tree over the domains
 
@@ -41,18 +41,21 @@ class GroupFacts:
         channels = self.num_channels(constants.MAX_CHANNELS)
         usual = constants.NVLINK_CHANNELS if self.num_domains == 1 else min(cards, constants.MAX_CHANNELS)
         return Judge(
-            num_ranks=self.num_ranks, num_nodes=self.num_domains, near=self.near, num_cards=cards, card_rate=topology.nic_bytes_per_s / 1e9,
-            compute_capability=cluster.gpu.compute_capability, net_latency_ns=cluster.nic.latency_ns,
+            num_ranks=self.num_ranks, num_nodes=self.num_domains, near=self.near, num_cards=cards,
+            card_rate=topology.nic_bytes_per_s / 1e9, compute_capability=cluster.gpu.compute_capability,
+            net_latency_ns=cluster.nic.latency_ns,
             near_rate=1 / self.near_ns_per_byte if self.near_ns_per_byte else 1.0, cpu=cluster.host.cpu,
             channel_share=min(1.0, channels / usual),
         )  # fmt: skip
 
     @property
     def is_in_nvlink(self) -> bool:
+        """Whether all of it is inside one NVLink domain."""
         return self.num_domains == 1 and self.near == "nvlink"
 
     @property
     def domain_nodes(self) -> int:
+        """Nodes of one NVLink domain."""
         return self.topology.cluster.intra_node.num_domain_nodes
 
     def num_channels(self, usual: int) -> int:
@@ -62,25 +65,31 @@ class GroupFacts:
     def usual_channels(self) -> int:
         """Of rings and trees: between nodes two for each card in use, as NCCL's search doubles what it finds."""
         cards = min(self.topology.nics_per_node, self.group.num_channels)
-        return self.num_channels(constants.MAX_CHANNELS if self.num_domains == 1 else 2 * max(1, cards))
+        usual = constants.MAX_CHANNELS if self.num_domains == 1 else 2 * max(1, cards)
+        return min(usual, self.environment.max_channels)  # more than usual, forced, do not fill a longer pipeline
 
     def has_nvls(self, dtype: str) -> bool:
+        """Whether the switches of all domains can reduce this type."""
         intra = self.topology.cluster.intra_node
         is_possible = intra.nvls and self.environment.nvls and self.architecture.nvls_efficiency > 0
         return is_possible and dtype in NVLS_DTYPES and min(len(members) for members in self.group.domains) > 2
 
     def nvls_rate(self) -> float:
+        """Share of the NVLink rate at which they do."""
         channels = self.num_channels(constants.NVLS_CHANNELS)
         return self.architecture.nvls_efficiency * min(1.0, channels / constants.NVLS_CHANNELS)
 
     def nvls_concurrency(self) -> int:
-        return self.num_channels(constants.NVLS_CHANNELS) * min(self.largest_domain, constants.NVLS_MAX_HEADS)
+        """Chunks that one GPU has in flight at once: channels x heads."""
+        channels = min(constants.NVLS_CHANNELS, self.environment.max_channels)
+        return channels * min(self.largest_domain, constants.NVLS_MAX_HEADS)
 
     def is_ordered(self) -> bool:
         """Whether LL and LL128 may be used: not where the transport may reorder the writes of one message."""
         return self.num_domains == 1 or self.topology.cluster.nic.ordered_writes
 
     def protocols(self) -> list[Protocol]:
+        """What rings and trees may use."""
         usable = constants.PROTOCOLS if self.is_ordered() else ("Simple",)
         return [p for p in usable if self.near == "nvlink" or constants.PCIE_EFFICIENCY[p] > 0]
 
@@ -107,14 +116,16 @@ class GroupFacts:
         far_ns = constants.STEP_NS["ring", "net", protocol] + self.wire_ns
         return base_ns + round((num_steps - num_far) * near_ns + num_far * far_ns)
 
-    def wire_ns(self) -> int:
+    def _find_wire_ns(self) -> int:
         """Latency of the links between the first two domains of the group; 0 inside one domain."""
         if self.num_domains == 1:
             return 0
         pair = Edges.of([(self.group.domains[0][0], self.group.domains[1][0], 1.0)])
         row = self.topology.route_matrix(pair.sources, pair.destinations)[0]
         return int(self.topology.latency_ns[row[row >= 0]].sum())
+
     def efficiency(self, algorithm: Algorithm, protocol: Protocol, is_between_domains: bool) -> float:
+        """Share of the links' rate that flows inside domains, or between them, reach."""
         if is_between_domains:
             return self.net_efficiency(algorithm, protocol)
         share = 1.0

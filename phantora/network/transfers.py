@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from phantora.cluster.all_pairs import all_pairs_load
 from phantora.cluster.topology import Topology
 
 Floats = NDArray[np.float64]
@@ -63,6 +64,15 @@ def make_transfers(topology: Topology, edges: Edges) -> tuple[Transfer, ...]:
         for tier, is_between in ((inside, False), (~inside, True))
     ]
     return tuple(transfer for transfer in found if transfer is not None)
+
+
+def all_pairs_transfers(topology: Topology, gpus: Indices) -> tuple[Transfer, ...]:
+    """The transfers of every GPU's messages to every other one, each 1/n of a byte."""
+    found = zip(all_pairs_load(topology, gpus), (False, True))
+    return tuple(
+        Transfer(links=links, usages=load[links], bytes=1 / len(gpus), is_between_domains=is_between)
+        for load, is_between in found if len(links := np.flatnonzero(load))
+    )  # fmt: skip
 
 
 def _make_transfer(topology: Topology, edges: Edges, chosen: Indices, is_between: bool) -> Transfer | None:

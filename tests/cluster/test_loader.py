@@ -123,6 +123,15 @@ def test_every_preset_is_drawn(name: str) -> None:
     assert any("GPU 0" == text.text for text in drawing.iter("{http://www.w3.org/2000/svg}text"))
 
 
+@pytest.mark.parametrize("name", EXPECTED)
+def test_no_label_is_wider_than_its_box(name: str) -> None:
+    drawing = ElementTree.fromstring(cluster_svg(load_cluster(name)))
+    items = [item for item in drawing.iter() if item.tag.rpartition("}")[2] in ("rect", "text")]
+    for box, text in zip(items, items[1:]):
+        if box.tag.endswith("rect") and text.get("text-anchor") == "middle":
+            assert len(text.text or "") * 6.2 <= float(box.get("width", 0)) or text.get("textLength")
+
+
 def test_unknown_preset_names_the_nearest() -> None:
     with pytest.raises(UserError, match=r"unknown cluster 'dgx-h10'.*did you mean.*dgx-h100"):
         load_cluster("dgx-h10")
