@@ -1,4 +1,5 @@
-"""The cases of a train_bench.py under torch.compile: `compiled-X` is its case X with model.compile().
+"""The cases of a train_bench.py under torch.compile: `compiled-X` is its case X with model.compile(), `compiled-MODE-X`
+with model.compile(mode=MODE).
 
 usage: compiled_bench.py TRAIN_BENCH.PY --case compiled-X ...   (its other options as they are)
 """
@@ -11,14 +12,15 @@ from collections.abc import Callable
 from typing import Any
 
 PREFIX = "compiled-"
+MODES = ("reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
-def compiled(make: Callable[[], tuple[Any, ...]]) -> Callable[[], tuple[Any, ...]]:
+def compiled(make: Callable[[], tuple[Any, ...]], mode: str | None) -> Callable[[], tuple[Any, ...]]:
     """The case that `make` makes, with its model compiled in place."""
 
     def made() -> tuple[Any, ...]:
         model, *rest = make()
-        model.compile()
+        model.compile(mode=mode)
         return (model, *rest)
 
     return made
@@ -30,7 +32,9 @@ def main() -> None:
     assert spec is not None and spec.loader is not None
     bench = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(bench)
-    bench.CASES.update({PREFIX + name: compiled(make) for name, make in list(bench.CASES.items())})
+    for name, make in list(bench.CASES.items()):
+        bench.CASES[PREFIX + name] = compiled(make, None)
+        bench.CASES.update({f"{PREFIX}{mode}-{name}": compiled(make, mode) for mode in MODES})
     bench.main()
 
 

@@ -6,7 +6,7 @@ FOLDER holds profiles/<case>.ops.json (operators with input shapes, without dtyp
 (operators with shapes, strides and dtypes, and every kernel). Kineto traces are exact; for the others dtypes, strides
 and the dimensions of reductions are inferred from what the case is, so single rows may be wrong.
 
-Profilers time kernels without the gap to the next one; a price includes it (roof.KERNEL_GAP_NS per kernel), so it is
+Profilers time kernels without the gap to the next one; a price includes it (roof.STEP_GAP_NS per kernel), so it is
 taken off before comparing.
 """
 
@@ -23,7 +23,7 @@ from phantora.validation.profile_rows import Row, kineto_rows, ops_rows
 
 from phantora.cluster.loader import load_cluster
 from phantora.compute import OpCall, Pricer
-from phantora.compute.roof import KERNEL_GAP_NS
+from phantora.compute.roof import STEP_GAP_NS
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ def compare(rows: Iterable[Row], pricer: Pricer) -> Comparison:
             price = pricer.price(call)
             own = (
                 price.duration_ns
-                - KERNEL_GAP_NS * price.num_kernels
+                - STEP_GAP_NS * price.num_kernels
                 - (_zeros_ns(call, pricer) if row.zeros_apart else 0)
             )
             simulated += max(own, 300 * price.num_kernels) * share * row.count

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phantora.compute.roof import KERNEL_GAP_NS
+from phantora.compute.roof import STEP_GAP_NS
 from phantora.errors import UserError
 from phantora.validation.cases import (
     Figures,
@@ -131,7 +131,7 @@ def simulate(case: str, workload: Workload, cluster: str, folder: Path) -> Figur
     # A profiler's kernel times leave out the gap to the next kernel, which a price includes.
     return Figures(
         step_ms=row["step_ms"],
-        busy_ms=(compute_ns - kernels * KERNEL_GAP_NS) / 1e6,
+        busy_ms=(compute_ns - kernels * STEP_GAP_NS) / 1e6,
         kernels=kernels,
         allocated_mib=row["max_allocated_mib"],
         reserved_mib=row["max_reserved_mib"],
@@ -200,7 +200,7 @@ def check_line(check: Check) -> str:
     return f"{title:24} {check.num_cases:2} cases  mean {check.mean:6.1%}  max {check.max:6.1%}  {verdict}"
 
 
-def _options(arguments: list[str]) -> argparse.Namespace:
+def parse_options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="hardware", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -244,7 +244,7 @@ def _compare(options: argparse.Namespace, folder: Path) -> Iterable[Compared | s
 
 
 def main(arguments: list[str]) -> int:
-    options = _options(arguments)
+    options = parse_options(arguments)
     rows: list[Compared] = []
     failed: list[str] = []
     with tempfile.TemporaryDirectory() as temporary:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from phantora.compute import OpCall, Pricer, TensorSpec
 from phantora.compute.call_json import from_json
-from phantora.compute.roof import KERNEL_GAP_NS
+from phantora.compute.roof import STEP_GAP_NS
 from phantora.compute.work import base_name, is_contiguous
 
 Key = tuple[str, tuple[tuple[int, ...], ...]]
@@ -89,7 +89,7 @@ def _parts(call: OpCall, pricer: Pricer) -> Iterator[tuple[Key, float]]:
 
 def _kernel_ns(call: OpCall, pricer: Pricer) -> float:
     price = pricer.price(call)
-    return max(price.duration_ns - KERNEL_GAP_NS * price.num_kernels, _LEAST_KERNEL_NS * price.num_kernels)
+    return max(price.duration_ns - STEP_GAP_NS * price.num_kernels, _LEAST_KERNEL_NS * price.num_kernels)
 
 
 def _dense(tensor: TensorSpec) -> TensorSpec:

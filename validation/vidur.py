@@ -20,7 +20,7 @@ from pathlib import Path
 from phantora.compute import OpCall
 from phantora.compute.described import calls_of
 from phantora.compute.pricer import Pricer, pricer_of
-from phantora.compute.roof import KERNEL_GAP_NS
+from phantora.compute.roof import STEP_GAP_NS
 
 _CLUSTERS = {"a100": "dgx-a100-80g", "h100": "dgx-h100"}
 # Kernels of products overlap the ends of their neighbours: 0.3 us from one to the next (median of the H200's products).
@@ -82,7 +82,7 @@ def _kernel_ns(call: OpCall, pricer: Pricer) -> float:
     price = pricer.price(call)
     if price.family == "gemm":
         return pricer.repeated_ns(call) - _PRODUCT_GAP_NS * price.num_kernels
-    return price.duration_ns - KERNEL_GAP_NS * price.num_kernels
+    return price.duration_ns - STEP_GAP_NS * price.num_kernels
 
 
 def main(arguments: list[str]) -> int:

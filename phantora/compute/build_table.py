@@ -6,8 +6,8 @@ Rows are of two kinds: described ones (op, shapes, options; see `described`), an
 `phantora calibrate` writes, which carry their calls. The call's family says where on which curve the point lies: what
 is measured and what is looked up agree by construction.
 
-Sustained load lowers the clock, so long 16-bit products of described rows are entered with in-step time
-(families.gemm.in_step_factor).
+Load of 30 ms lowers the clock, so long 16-bit products of described rows are entered with the time of a burst
+(families.gemm.burst_factor).
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from phantora.compute.call import OpCall
 from phantora.compute.call_json import from_json
 from phantora.compute.described import calls_of
 from phantora.compute.families import MODELS, convolution, describe
-from phantora.compute.families.gemm import in_step_factor
+from phantora.compute.families.gemm import burst_factor
 from phantora.compute.roof import KERNEL_GAP_NS, Roof
 from phantora.compute.table import MeasuredGpu, Table
 from phantora.compute.work import Work
 
 Row = dict[str, Any]
 
-# Left out: composites of several calls, PCIe copies (priced from the host profile), and lists of 200 small tensors
-# whose outputs are allocated one by one, where launches and not kernels were timed.
-_SKIPPED = {"empty_add", "memcpy_h2d", "memcpy_d2h"}
+# Left out: composites of several calls, PCIe copies (priced from the host profile), an addition of a tensor to itself
+# (its call does not show that one operand is read, not two), and lists of 200 small tensors whose outputs are allocated
+# one by one, where launches and not kernels were timed.
+_SKIPPED = {"empty_add", "memcpy_h2d", "memcpy_d2h", "add_views"}
 _HOST_BOUND = {("_foreach_sqrt", 200), ("_foreach_norm", 200)}
 Point = tuple[str, tuple[int, ...], float, float, int]
 
@@ -83,7 +84,7 @@ def points(rows: Iterable[Row], gpu: MeasuredGpu) -> Iterator[Point]:
         timed = timed_call(row)
         works = () if timed is None else describe(timed[0])
         for work, device_ns in _shared_out(works, timed[1] if timed else 0.0, roof):
-            correct = 1.0 if "calls" in row else in_step_factor(work.curves[0], device_ns)
+            correct = 1.0 if "calls" in row else burst_factor(work.curves[0], device_ns)
             kernels = counted_kernels(row) if len(works) == 1 else 0
             found.setdefault((work.curves[0], work.at), []).append((device_ns * correct, row["host_us"] * 1e3, kernels))
     for (curve, at), times in found.items():
@@ -155,7 +156,7 @@ H200 = {
     "peak_flops": "float64=67e12 float32=67e12 tf32=494.5e12 float16=989e12 bfloat16=989e12 float8=1979e12 "
     "int8=1979e12",
     "method": "device events over 5-60 launches behind a sleep kernel, inputs rotated beyond L2; 16-bit products of "
-    "more than 0.5 ms corrected to in-step clocks (phantora.compute.build_table)",
+    "more than 0.5 ms corrected to the clock of a burst (phantora.compute.build_table)",
 }
 
 

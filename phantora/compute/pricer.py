@@ -13,12 +13,12 @@ import zlib
 from pathlib import Path
 
 from phantora.cluster.spec import GpuSpec, HostSpec
-from phantora.compute import host_cost
+from phantora.compute import host_cost, in_step
 from phantora.compute.call import OpCall, Price, Source
-from phantora.compute.families import MODELS, describe, streaming
-from phantora.compute.families.gemm import in_step_factor
+from phantora.compute.families import MODELS, describe
+from phantora.compute.families.gemm import burst_factor
 from phantora.compute.families.movement import INLINE_BYTES
-from phantora.compute.roof import LAUNCH_FLOOR_NS, Roof
+from phantora.compute.roof import KERNEL_GAP_NS, STEP_GAP_NS, Roof
 from phantora.compute.table import Table, load
 from phantora.compute.work import Work, numel, written
 from phantora.errors import UserError
@@ -51,14 +51,15 @@ class Pricer:
     def price(self, call: OpCall) -> Price:
         """Device time of `call` when its kernels and their neighbours run back to back on a stream.
 
-        Each kernel includes the gap to the next one (roof.KERNEL_GAP_NS); time stamps of a profiler leave it out.
+        Each kernel includes the gap to the next one (roof.STEP_GAP_NS); time stamps of a profiler leave it out.
         """
         works = _work_of(call)
+        num_kernels = sum(map(self._num_kernels, works))
         priced = [(*self._in_step_ns(work), work) for work in works]
         source = max(priced, key=lambda entry: (entry[0], _RANK[entry[1]]))[1] if priced else "measured"
         return Price(
-            duration_ns=round(sum(ns for ns, _, _ in priced)),
-            num_kernels=sum(map(self._num_kernels, works)),
+            duration_ns=round(sum(ns for ns, _, _ in priced)) + num_kernels * (STEP_GAP_NS - KERNEL_GAP_NS),
+            num_kernels=num_kernels,
             source=source,
             flops=sum(work.flops for work in works),
             bytes=sum(work.bytes for work in works),
@@ -70,19 +71,15 @@ class Pricer:
         return host_cost.host_ns(call, _work_of(call), self._host)
 
     def repeated_ns(self, call: OpCall) -> float:
-        """Time of `call` in a benchmark that does nothing else: cold inputs, and the clock of sustained load.
+        """Time of `call` in a benchmark that does nothing else for 30 ms: cold inputs, the clock of such load.
 
-        The latter makes 16-bit products beyond 0.5 ms slower than they are in a step.
+        Each kernel includes the gap to the next one of its kind (roof.KERNEL_GAP_NS).
         """
         return sum(_sustained_ns(work, self._work_ns(work)[0]) for work in _work_of(call))
 
     def _in_step_ns(self, work: Work) -> tuple[float, Source]:
-        """Measured and modelled times are those of cold inputs; in a step some are still in L2."""
         cold_ns, source = self._work_ns(work)
-        if work.model != "stream":
-            return cold_ns, source
-        saved_ns = streaming.warm_ns(work.curves[0], work.at, self._roof) * work.scale
-        return max(cold_ns - saved_ns, min(cold_ns, LAUNCH_FLOOR_NS)), source
+        return in_step.in_step_ns(work, cold_ns, self._roof), source
 
     def _work_ns(self, work: Work) -> tuple[float, Source]:
         ns, source = self._known_ns(work)
@@ -158,10 +155,10 @@ def _work_of(call: OpCall) -> tuple[Work, ...]:
     return describe(call)
 
 
-def _sustained_ns(work: Work, in_step_ns: float) -> float:
-    sustained_ns = in_step_ns
+def _sustained_ns(work: Work, burst_ns: float) -> float:
+    sustained_ns = burst_ns
     for _ in range(4):  # the factor depends on the sustained time itself; it converges by 4 % a step
-        sustained_ns = in_step_ns / in_step_factor(work.curves[0], sustained_ns)
+        sustained_ns = burst_ns / burst_factor(work.curves[0], sustained_ns)
     return sustained_ns
 
 

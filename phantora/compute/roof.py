@@ -35,6 +35,10 @@ ITEM_BYTES: dict[str, int] = {
 LAUNCH_FLOOR_NS = 1650
 KERNEL_GAP_NS = 700
 
+# The same gap in a training step, where different kernels follow each other: 1.06 and 1.12 us in queued steps of GPT-2,
+# 0.78 to 0.84 us in loops of the same kernels (validation/data/h200/gaps.json).
+STEP_GAP_NS = 1060
+
 # Share of the nominal memory bandwidth that a streaming kernel reaches: 4.39 of 4.8 TB/s for a large add on an H200.
 STREAM_EFFICIENCY = 0.915
 

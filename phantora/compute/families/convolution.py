@@ -125,7 +125,7 @@ def _bias(call: OpCall, output: TensorSpec) -> tuple[Work, ...]:
     """aten::convolution adds a bias in a kernel of its own (ATen/native/Convolution.cpp: output.add_(reshape_bias))."""
     if not isinstance(call.arg("bias"), TensorSpec):
         return ()
-    return (items(FAMILY, "offsets-row", numel(output), 2 * nbytes(output)),)
+    return (items(FAMILY, "offsets-2d-2", numel(output), 2 * nbytes(output)),)
 
 
 def _num_kernels(direction: str, kind: str, layout: str, dtype: str) -> int:

@@ -3,6 +3,12 @@
 Which kernel it builds decides the time (ATen/native/cuda/Loops.cuh, CUDALoops.cuh): a vectorised one when all operands
 lie in memory alike, one with an offset calculator when some are broadcast, permuted or sliced, one that casts while
 loading when dtypes differ.
+
+An offset calculator divides an element's index once for each dimension that is left when neighbours that every
+operand steps through alike are merged (TensorIterator's coalescing), and multiplies and loads for each operand. On
+the H200 the time of an element (16-bit, large tensors) is 2.46, 2.49, 2.8 ps for copies of 2, 3, 4 such dimensions,
+2.5, 2.9, 3.1 for two operands, whether these are broadcast, sliced or transposed heads; with a cast 4.5. So
+dimensions and operands are the kind, what the operands look like only its refinement.
 """
 
 from __future__ import annotations
@@ -36,6 +42,7 @@ NAMES = frozenset(_LIKE) | frozenset(
     "native_dropout_backward _prelu_kernel conj_physical real imag polar complex xlogy acosh asinh atanh cosh "
     "_adaptive_avg_pool2d_backward glu".split()
 )
+_MOST_DIMS, _MOST_OPERANDS = 4, 3  # more were not measured
 _WITH_SCALAR = ("add", "sub", "mul", "div", "rsub", "gt", "lt", "ge", "le", "eq", "ne", "where", "remainder")
 
 
@@ -60,11 +67,34 @@ def pointwise(family: str, name: str, sources: list[TensorSpec], targets: list[T
         return stream(family, _curves(name, len(sources)), _dtype(sources, shape_of), moved, flops=count)
     pattern = "-".join(sorted({_pattern(t, shape_of) for t in sources}))
     types = "-".join(sorted({t.dtype for t in sources if t.shape})) if kind.startswith("cast") else ""
-    if kind == "offsets":
-        kind = f"offsets-{pattern or 'same'}"
-    return items(
-        family, kind, count, moved, flops=count, op=f"{types or item_bytes(shape_of.dtype)}", like="offsets-same"
-    )
+    op = types or str(item_bytes(shape_of.dtype))
+    if kind in ("offsets", "cast_offsets"):
+        rank = min(max(coalesced_rank(shape_of, sources), 1), _MOST_DIMS)
+        operands = min(max(len(sources), 1), _MOST_OPERANDS)
+        kind, op = f"{kind}-{rank}d-{operands}", f"{op}/{pattern or 'same'}"
+    return items(family, kind, count, moved, flops=count, op=op)
+
+
+def coalesced_rank(out: TensorSpec, sources: list[TensorSpec]) -> int:
+    """Dimensions of the loop after neighbours through which all operands step alike are merged."""
+    dims = sorted((_steps(i, out, sources), size) for i, size in enumerate(out.shape) if size != 1)
+    merged: list[tuple[tuple[int, ...], int]] = []
+    for steps, size in dims:
+        if merged and all(inner * merged[-1][1] == outer for inner, outer in zip(merged[-1][0], steps)):
+            merged[-1] = (merged[-1][0], merged[-1][1] * size)
+        else:
+            merged.append((steps, size))
+    return len(merged)
+
+
+def _steps(dim: int, out: TensorSpec, sources: list[TensorSpec]) -> tuple[int, ...]:
+    """Strides of the output and of each source along a dimension of the output; 0 where a source repeats."""
+    steps = [out.stride[dim]]
+    for tensor in sources:
+        place = dim - len(out.shape) + len(tensor.shape)
+        repeats = place < 0 or place >= len(tensor.stride) or tensor.shape[place] == 1
+        steps.append(0 if repeats else tensor.stride[place])
+    return tuple(steps)
 
 
 def _dtype(sources: list[TensorSpec], target: TensorSpec) -> str:
@@ -100,11 +130,12 @@ def _curves(name: str, num_sources: int) -> tuple[str, ...]:
 
 def _kernel(sources: list[TensorSpec], targets: list[TensorSpec], out: TensorSpec) -> str:
     operands = [t for t in sources if numel(t) > 1 or numel(out) > 1] + targets
-    if not all(_same_layout(t, out) for t in operands) or not is_dense(out):
-        # A scalar on the device is a broadcast operand; a number, or one on the host, is a constant of the kernel.
-        return "transposed" if any(_is_crossed(t, out) for t in operands) else "offsets"
     kinds = {t.dtype for t in sources if t.dtype != "bool" and t.shape}
     kinds |= {t.dtype for t in targets if t.dtype not in ("bool", "uint8", "int64") or not kinds}
+    if not all(_same_layout(t, out) for t in operands) or not is_dense(out):
+        # A scalar on the device is a broadcast operand; a number, or one on the host, is a constant of the kernel.
+        offsets = "offsets" if len(kinds) <= 1 else "cast_offsets"
+        return "transposed" if any(_is_crossed(t, out) for t in operands) else offsets
     if len(kinds) <= 1:
         return "vector"
     if len(sources) == 1 and sources[0].dtype == "float32" and out.dtype in ("bfloat16", "float16"):

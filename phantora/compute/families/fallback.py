@@ -34,7 +34,7 @@ NAMES = (
 def describe(call: OpCall) -> tuple[Work, ...]:
     """Nothing is launched; _assert_async reads one value in one kernel."""
     if base_name(call.name) == "_assert_async":
-        return (items("fallback", "offsets-view", 1, 1),)
+        return (items("fallback", "offsets-2d-1", 1, 1),)
     return ()
 
 
@@ -54,7 +54,7 @@ def unknown(call: OpCall) -> tuple[Work, ...]:
     return (
         Work(
             family="fallback",
-            curves=(f"items/unknown-{base_name(call.name)}/any", "items/offsets-view/any"),
+            curves=(f"items/unknown-{base_name(call.name)}/any", "items/offsets-2d-1/any"),
             at=(max(count, 1), max(moved, 1)),
             flops=count,
             bytes=moved,

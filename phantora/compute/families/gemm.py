@@ -219,12 +219,13 @@ def _num_kernels(batch: int, m: int, n: int, k: int) -> int:
     return 2 if tiles < 33 and k >= 2048 else 1
 
 
-def in_step_factor(curve: str, device_ns: float) -> float:
-    """In-step time over sustained time: 4 % less per doubling beyond 0.5 ms, at most 11 % less.
+def burst_factor(curve: str, device_ns: float) -> float:
+    """Time in a burst over time in a benchmark of 30 ms: 4 % less per doubling beyond 0.5 ms, at most 11 % less.
 
-    A benchmark that repeats one product for 30 ms meets the power limit, which lowers the clock. Inside training steps
-    the same products run faster by 4 % at 1 ms, 10 % at 2.8 ms and 11 % at 5.5 ms per call and equally fast below 0.4 ms
-    (16-bit, Llama steps on the H200).
+    A benchmark that repeats one product for 30 ms meets the power limit, which lowers the clock; the longer the
+    product, the fewer rests between launches. Single products in profiled Llama steps (16-bit, H200) are faster than
+    it by 4 % at 1 ms, 10 % at 2.8 ms and 11 % at 5.5 ms per call and equally fast below 0.4 ms; bursts are 10 to 11 %
+    faster than sustained load (validation/data/h200/power.json).
     """
     if not curve.startswith("gemm/half/aligned"):
         return 1.0

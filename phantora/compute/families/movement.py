@@ -82,7 +82,7 @@ def _copy(call: OpCall, name: str) -> tuple[Work, ...]:
     source, target = sources[0], targets[0]
     if name in _SHUFFLES or numel(source) != numel(target):  # padding, repetition, a slice written into zeros
         moved = nbytes(source) + nbytes(target)
-        return (items(FAMILY, name, numel(target), moved, op=str(item_bytes(target.dtype)), like="offsets-view"),)
+        return (items(FAMILY, name, numel(target), moved, op=str(item_bytes(target.dtype)), like="offsets-2d-1"),)
     work = pointwise(FAMILY, "clone", [source], [target])
     if work.curves[0].startswith(("stream/", "items/cast/")) and source.dtype != target.dtype:
         return (stream(FAMILY, (f"{source.dtype}-{target.dtype}", "bfloat16-float32"), target.dtype, work.bytes),)

@@ -12,7 +12,12 @@ from phantora.compute.work import Work, base_name, ceil_div, item_bytes, nbytes,
 
 FAMILY = "foreach"
 OPTIMIZER_FAMILY = "optimizer"
-WEIGHTS = (0.45, 0.2)
+WEIGHTS = (0.45, 0.45)
+
+# Share of the streaming rate: 320 blocks reach 0.87; with 2-byte elements conversions to float and back take longer
+# than the traffic (1.9 GB of bfloat16 scaled in 689 us, two lists of 2.9 GB added in 865 us, norms of 0.97 GB in 437
+# us); by how often an element is read or written.
+_RATE, _RATE_2_BYTES, _NORM_RATE_2_BYTES = 0.87, {2: 0.65, 3: 0.77}, 0.51
 
 _CHUNK = 65536
 _MAX_BLOCKS = 320
@@ -68,7 +73,8 @@ def _curves(name: str, first: TensorSpec, depth: int) -> tuple[str, ...]:
         return (f"foreach/{name}-{depth}/{size}", f"foreach/_fused_adamw_-4/{size}")
     stem = name.removeprefix("_foreach_").rstrip("_")
     like = _LIKE.get(stem, "_foreach_mul_" if depth == 1 else "_foreach_add_" if depth == 2 else "_foreach_addcmul_")
-    return (f"foreach/{name}-{depth}/{size}", f"foreach/{like}-{depth}/{size}", f"foreach/{like}-{depth}/4")
+    scaled = (f"foreach/_foreach_mul_-{depth}/{size}",) if depth == 1 else ()  # a number added costs what scaling does
+    return (f"foreach/{name}-{depth}/{size}", f"foreach/{like}-{depth}/{size}", *scaled, f"foreach/{like}-{depth}/4")
 
 
 def _flops_per_element(name: str) -> int:
@@ -94,6 +100,17 @@ def num_launches(sizes: list[int], depth: int) -> int:
 
 
 def model_ns(curve: str, at: tuple[int, ...], roof: Roof) -> float:
-    """Time of `at` = (bytes, launches); an update streams at about 0.87 of a plain kernel's rate (320 blocks only)."""
+    """Time of `at` = (bytes, launches): fixed for each launch, and the traffic at its share of the streaming rate."""
     num_bytes, launches = at
-    return (KERNEL_GAP_NS + 1500.0) * launches + roof.stream_ns(num_bytes) / 0.87
+    return (KERNEL_GAP_NS + 1500.0) * launches + roof.stream_ns(num_bytes) / _rate(curve)
+
+
+def _rate(curve: str) -> float:
+    """The share of the streaming rate that lists of the curve 'foreach/<name>-<lists>/<bytes of an element>' reach."""
+    _, kind, size = curve.split("/")
+    if size != "2":
+        return _RATE
+    if "_norm" in kind:
+        return _NORM_RATE_2_BYTES
+    name, lists = kind.rsplit("-", 1)
+    return _RATE_2_BYTES.get(int(lists) + name.endswith("_"), _RATE)

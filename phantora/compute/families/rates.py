@@ -22,6 +22,7 @@ RATES: dict[str, tuple[float, float, float]] = {
     "bernoulli_": (4100.0, 6.6e+11, 0.0),
     "bincount": (16000.0, 1e+16, 7.4),
     "cast_many": (1500.0, 2.5e+11, 0.0),
+    "cast_offsets-2d-2": (4000.0, 2.3e+11, 0.0),
     "cat": (3100.0, 2.6e+11, 0.29),
     "constant_pad_nd": (3200.0, 4.2e+11, 0.99),
     "embedding_bag": (3700.0, 1e+16, 2.6),
@@ -53,12 +54,14 @@ RATES: dict[str, tuple[float, float, float]] = {
     "multinomial": (49000.0, 1.6e+11, 3.9),
     "nonzero": (11000.0, 1.4e+11, 0.0),
     "normal_": (4500.0, 4.5e+11, 0.0),
-    "offsets-column-same": (2100.0, 4.7e+11, 0.47),
-    "offsets-row": (1500.0, 3.4e+11, 0.0),
-    "offsets-row-same": (2000.0, 4.7e+11, 0.48),
-    "offsets-same-scalar": (1900.0, 5.8e+11, 0.58),
-    "offsets-same-view": (2600.0, 3.8e+11, 0.41),
-    "offsets-view": (2300.0, 7.3e+11, 0.81),
+    "offsets-1d-1": (2100.0, 1e+16, 1.0),
+    "offsets-1d-2": (2200.0, 9.6e+11, 1.3),
+    "offsets-2d-1": (2200.0, 7.1e+11, 0.88),
+    "offsets-2d-2": (2100.0, 5e+11, 0.5),
+    "offsets-3d-1": (2100.0, 5.5e+11, 0.65),
+    "offsets-3d-2": (2200.0, 4.2e+11, 0.4),
+    "offsets-4d-1": (2300.0, 4.2e+11, 0.44),
+    "offsets-4d-2": (2400.0, 3.5e+11, 0.29),
     "pixel_shuffle": (2200.0, 3.5e+11, 0.28),
     "random_": (1500.0, 3.6e+11, 0.0),
     "randperm": (17000.0, 8.3e+09, 0.0),
@@ -69,7 +72,7 @@ RATES: dict[str, tuple[float, float, float]] = {
     "scatter_add-rows": (4800.0, 3.2e+11, 0.0),
     "scatter_reduce-elements": (1500.0, 3.3e+10, 0.0),
     "scatter_reduce-rows": (6800.0, 2.3e+11, 0.0),
-    "searchsorted": (3800.0, 1e+16, 4.0),
+    "searchsorted": (3800.0, 9.2e+10, 0.0),
     "transposed": (2100.0, 1.7e+11, 0.69),
     "tril": (2600.0, 1.1e+12, 1.3),
     "uniform_": (4200.0, 6.3e+11, 0.0),
@@ -116,6 +119,14 @@ ROW_RATES: dict[str, tuple[float, float, float, float, float]] = {
     "softmax_backward-odd": (1500.0, 0.0, 0.2, 0.0, 7.1),
 }
 # fmt: on
+
+
+def item_rates(kind: str) -> tuple[float, float, float]:
+    """The rates of `kind`; 'offsets-<dimensions>d-<operands>' that was not measured has its nearest relative's."""
+    stem, _, rest = kind.partition("-")
+    fewer = (f"{stem}-{rest[:1]}d-{operands}" for operands in (2, 1)) if stem.endswith("offsets") else ()
+    nearest = next((name for name in (kind, *fewer, f"{stem}-2d-2", "offsets-2d-1") if name in RATES), "offsets-2d-1")
+    return RATES[nearest]
 
 
 def row_rates(kind: str) -> tuple[float, float, float, float, float]:

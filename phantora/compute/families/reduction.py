@@ -50,7 +50,7 @@ def describe(call: OpCall) -> tuple[Work, ...]:
             name += "_cast"
         return (stream(FAMILY, (f"{name}_all", like), source.dtype, nbytes(source), num_kernels=2, flops=total),)
     if not is_dense(source):
-        return (items(FAMILY, "offsets-view", total, nbytes(source), op="view/any"),)
+        return (items(FAMILY, "offsets-2d-1", total, nbytes(source), op="view/any"),)
     kind, at = _position(call, source, kept, total)
     names = (name, _LIKE.get(name, "sum"), "sum")
     return (

@@ -42,7 +42,7 @@ def describe(call: OpCall) -> tuple[Work, ...]:
     if name in _CTC:
         source = first_tensor(call)
         return (
-            (items(LOSS_FAMILY, "offsets-view", 4 * numel(source), 4 * nbytes(source), num_kernels=3),)
+            (items(LOSS_FAMILY, "offsets-2d-1", 4 * numel(source), 4 * nbytes(source), num_kernels=3),)
             if source
             else ()
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from phantora.compute.families.rates import RATES, row_rates
+from phantora.compute.families.rates import item_rates, row_rates
 from phantora.compute.roof import LAUNCH_FLOOR_NS, Roof
 from phantora.compute.work import Work, item_bytes
 
@@ -76,21 +76,6 @@ def stream_ns(curve: str, at: tuple[int, ...], roof: Roof) -> float:
     return LAUNCH_FLOOR_NS + roof.stream_ns(at[0])
 
 
-# What a pointwise operator reads was often written by the one before it and lies partly in L2 still: in profiled steps
-# (GPT-2, Llama, ResNet-50, DLRM, GAT on the H200) such kernels save 5 to 25 MB of the traffic that they have when their
-# inputs are cold, 12 % of small traffic and a quarter of L2 at most.
-_WARM_SHARE, _WARM_L2_SHARE = 0.12, 0.26
-_NOTHING_READ = ("zero_",)
-
-
-def warm_ns(curve: str, at: tuple[int, ...], roof: Roof) -> float:
-    """What streaming `at` = (bytes,) saves in a step, against the measured times, whose inputs are cold."""
-    name = curve.split("/")[2]
-    if name in _NOTHING_READ or name.endswith("_all"):
-        return 0.0
-    return roof.stream_ns(min(_WARM_SHARE * at[0], _WARM_L2_SHARE * roof.l2_bytes))
-
-
 def rows_ns(curve: str, at: tuple[int, ...], roof: Roof) -> float:
     """Fixed time, instructions per row, per column (few rows) and per element, and traffic."""
     _, kind, size = curve.split("/")
@@ -103,5 +88,5 @@ def rows_ns(curve: str, at: tuple[int, ...], roof: Roof) -> float:
 
 def items_ns(curve: str, at: tuple[int, ...], roof: Roof) -> float:
     """Fixed time, instructions per element, and traffic, each at the rate of the curve's kind."""
-    fixed_ns, items_per_s, passes = RATES.get(curve.split("/")[1], RATES["offsets-view"])
+    fixed_ns, items_per_s, passes = item_rates(curve.split("/")[1])
     return fixed_ns + roof.items_ns(at[0], items_per_s) + roof.stream_ns(passes * at[1])
