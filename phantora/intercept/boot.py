@@ -207,18 +207,19 @@ class HookFinder(importlib.abc.MetaPathFinder):
         self.hooks = hooks
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        hook = self.hooks.pop(name, None)
+        hook = self.hooks.get(name)
         if hook is None:
             return None
         for finder in sys.meta_path:
             spec = finder.find_spec(name, path, target) if finder is not self else None
             if spec is not None and spec.loader is not None:
-                _wrap(spec.loader, hook)
+                _wrap(spec.loader, hook, lambda: self.hooks.pop(name, None))
                 return spec
         return None
 
 
-def _wrap(loader: Any, hook: Hook) -> None:
+def _wrap(loader: Any, hook: Hook, done: Callable[[], Any]) -> None:
+    """`done()` when the module is imported, and not when somebody only asks whether it is there."""
     create_module, exec_module = loader.create_module, loader.exec_module
 
     def create(spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
@@ -227,6 +228,7 @@ def _wrap(loader: Any, hook: Hook) -> None:
         return create_module(spec)
 
     def execute(module: ModuleType) -> None:
+        done()
         exec_module(module)
         hook.after(module)
 

@@ -4,11 +4,13 @@
 |----------|------------------------------------------------|
 | balanced | equal                                          |
 | zipf:S   | proportional to 1 / (i + 1)^S                  |
-| FILE     | as in the file: one number for each expert. Lines serve the routers of a step in turn (one line: all alike); `#` begins a comment |
+| FILE     | as in the file, one number for each expert     |
 
-No expert gets a token twice, so none has a larger share than 1 / k of what k choices for each token make; what it would have beyond
-that goes to the others. Every rank routes its own tokens so. The number of tokens of each expert is exact (largest
-remainders), and which tokens they are is mixed evenly over the batch.
+Lines of a file serve the routers of a step in turn (one line: all alike); `#` begins a comment.
+
+No expert gets a token twice, so none has a larger share than 1 / k of what k choices for each token make; what it would
+have beyond that goes to the others. Every rank routes its own tokens so. The number of tokens of each expert is exact
+(largest remainders), and which tokens they are is mixed evenly over the batch.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ class Routing:
     lines: tuple[tuple[float, ...], ...] = ()
 
     def weights(self, num_classes: int, call: int) -> tuple[float, ...] | None:
-        """Relative loads at the `call`-th router of this rank; None when the file knows no router of so many experts."""
+        """Relative loads at the `call`-th router of this rank; None when the file knows no router of so many
+        experts."""
         if not self.lines:
             return tuple((i + 1) ** -self.skew for i in range(num_classes))
         fitting = [line for line in self.lines if len(line) == num_classes]

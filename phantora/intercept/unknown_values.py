@@ -103,7 +103,10 @@ def spread(shape: torch.Size, dim: int, num_classes: int) -> Tensor:
     """Indices of shape `shape` along `dim` (k entries), distinct in a row, as --moe-routing says (moe_routing)."""
     weights = moe_routing.next_weights(num_classes)
     if weights is None:
+        if moe_routing.chosen().lines:
+            session.remark(f"--moe-routing: no line of the file has {num_classes} loads; a top-k over so many is spread evenly")
         return spread_evenly(shape, dim, num_classes)
+    session.remark("routers of unknown scores spread tokens as --moe-routing says")
     k = shape[dim]
     others = [size for axis, size in enumerate(shape) if axis != dim % len(shape)]
     num_rows = shape.numel() // k

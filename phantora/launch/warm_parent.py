@@ -8,6 +8,7 @@ engine says so or is gone.
 from __future__ import annotations
 
 import gc
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -92,13 +93,16 @@ def _warm_up(options: JobOptions) -> None:
 
 
 def _check_module(name: str) -> None:
-    """Here and not in the command: finding a submodule imports its packages."""
+    """Imports nothing: a package may read the command line and the environment, which are those of a rank only in a rank."""
     sys.path.insert(0, os.getcwd())
-    try:
-        found = importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        found = False
-    if not found:
+    first, *parts = name.split(".")
+    spec = importlib.util.find_spec(first)
+    for part in parts:
+        if spec is None:
+            break
+        first = f"{first}.{part}"
+        spec = importlib.machinery.PathFinder.find_spec(first, spec.submodule_search_locations or [])
+    if spec is None:
         raise UserError(f"module not found: {name} (searched sys.path of {sys.executable})")
 
 

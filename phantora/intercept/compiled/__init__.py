@@ -5,7 +5,7 @@ real ones, in this very process. What differs from a machine with a GPU:
 
 | file                | what it does instead                                                                         |
 |---------------------|----------------------------------------------------------------------------------------------|
-| `codegen.py`        | a Triton kernel becomes a description (traffic.py, source.py) in the wrapper, not a binary     |
+| `codegen.py`        | a Triton kernel becomes a description (traffic, source, accesses) in the wrapper, not a binary |
 | `fused_kernel.py`   | launching it: one priced launch (family 'fused'), results without known contents               |
 | `runner.py`         | host time of a call of a compiled graph; CUDA graphs of mode="reduce-overhead"                 |
 | `benchmarks.py`     | what Inductor decides by timing kernels is decided by their prices                             |
@@ -36,8 +36,9 @@ def install(compile_fx: ModuleType) -> None:
     if _is_installed:
         return
     _is_installed = True
-    from phantora.intercept.compiled import benchmarks, caching, codegen, eager_fallback, runner
+    from phantora.intercept.compiled import accounts, benchmarks, caching, codegen, eager_fallback, runner
 
+    accounts.still_clocks()
     caching.install()
     codegen.install()
     benchmarks.install()

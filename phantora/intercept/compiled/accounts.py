@@ -6,8 +6,11 @@ counted: it would drown the steps that a simulation is asked for, and what Trito
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import sys
+import time
 from collections import Counter
 from typing import Any
 
@@ -21,6 +24,7 @@ compilable)."""
 
 _is_compiling = False
 _is_garbage_left = False
+_compiling_since_ns = 0
 
 
 def install(callback: Any) -> None:
@@ -40,6 +44,34 @@ def install(callback: Any) -> None:
     session.before_finish(_say_totals)
 
 
+class _StillClock:
+    """The module `time` for the compiler, which times its phases: reading it moves no virtual clock.
+
+    A graph that is compiled and one that comes from the cache pass through different phases, some of them before and
+    after the callbacks above.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+    def time_ns(self) -> int:
+        return native.now_ns()
+
+    def time(self) -> float:
+        return native.now_ns() / 1e9
+
+    perf_counter_ns, perf_counter = time_ns, time
+
+
+def still_clocks() -> None:
+    """Once, when Inductor has been imported."""
+    from torch._dynamo import metrics_context, utils
+
+    for module in (metrics_context, utils):
+        if hasattr(module, "time"):
+            setattr(module, "time", _StillClock())
+
+
 def count_graph() -> None:
     counts["graphs"] += 1
 
@@ -51,9 +83,10 @@ def count_kernel(name: str) -> None:
 def _begin_compiling() -> None:
     """From here on the CPU time of this process is the compiler's, and so is what it does with the device
     (constants)."""
-    global _is_compiling
-    _is_compiling = True
+    global _is_compiling, _compiling_since_ns
+    _is_compiling, _compiling_since_ns = True, native.now_ns()
     native.pause_cpu_time(True)
+    _watch_progress_bars(False)
     gc.collect()
     native.set_recording(False)
 
@@ -61,8 +94,25 @@ def _begin_compiling() -> None:
 def _end_compiling() -> None:
     global _is_compiling, _is_garbage_left
     _is_compiling, _is_garbage_left = False, True
+    _watch_progress_bars(True)
     native.set_recording(True)
+    native.set_now_ns(_compiling_since_ns)  # clocks were read, and each reading takes virtual time
     native.pause_cpu_time(False)
+
+
+_monitor_intervals: list[float] = []
+
+
+def _watch_progress_bars(on: bool) -> None:
+    """tqdm's first bar starts a thread, which would be one of the script's; while compiling, torch.fx makes bars."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("tqdm.std")
+    bars = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
+    if bars is not None and not on:
+        _monitor_intervals.append(bars.monitor_interval)
+        bars.monitor_interval = 0
+    elif bars is not None and _monitor_intervals:
+        bars.monitor_interval = _monitor_intervals.pop()
 
 
 def collect_garbage() -> None:

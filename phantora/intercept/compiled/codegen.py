@@ -7,6 +7,7 @@ the text is measured (source.py, traffic.py) and what the wrapper module defines
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch._inductor.codegen import common, triton
 from torch._inductor.codegen.cuda_combined_scheduling import CUDACombinedScheduling
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen
 
-from phantora.intercept.compiled import fused_kernel, source, traffic
+from phantora.intercept.compiled import accesses, fused_kernel, source, traffic
 
 _RUNTIME = "phantora.intercept.compiled.fused_kernel"
 
@@ -76,7 +77,6 @@ class SimulatedWrapper(PythonWrapperCodegen):
 
 def describe(kernel: Any, text: str, node_schedule: Any) -> dict[str, Any]:
     """What a price of `kernel` depends on, as literals (the wrapper's source is kept on disk by Inductor's cache)."""
-    instructions = source.count(text)
     nodes = [node for entry in node_schedule for node in _scheduler_nodes(entry)]
     numels = {prefix: traffic.hint(numel) for prefix, numel in getattr(kernel, "numels", {}).items()}
     columns = 1
@@ -87,10 +87,9 @@ def describe(kernel: Any, text: str, node_schedule: Any) -> dict[str, Any]:
         "arguments": traffic.of_arguments(kernel, nodes),
         "rows": _rows(kernel, numels),
         "columns": columns,
-        "plain": instructions.plain,
-        "special": instructions.special,
-        "heavy": instructions.heavy,
-        "random": instructions.random,
+        "reductions": int(getattr(kernel, "num_reduction", 0)),
+        **dataclasses.asdict(source.count(text)),
+        **dataclasses.asdict(accesses.count(text)),
         "atomic": bool(getattr(kernel, "atomic_add_found", False)),
     }
 
@@ -112,12 +111,16 @@ def _rows(kernel: Any, numels: dict[str, int]) -> int:
 
 
 def _kind(kernel: Any, text: str) -> str:
-    """pointwise, persistent (a row's elements are all in registers), looped (rows are walked), foreach, template."""
+    """One of compute.families.fused.KINDS."""
     if hasattr(kernel, "sub_kernels"):
         return "foreach"
     if not hasattr(kernel, "persistent_reduction") or "triton_heuristics.template" in text:
         return "template"
     if not kernel.inside_reduction:
         return "pointwise"
-    return "persistent" if kernel.persistent_reduction else "looped"
+    if getattr(kernel, "mix_order_reduction", False):
+        return "mixed"
+    if kernel.persistent_reduction:
+        return "persistent"
+    return "outer" if "ReductionHint.OUTER" in text else "looped"
 

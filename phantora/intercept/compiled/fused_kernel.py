@@ -16,6 +16,16 @@ from phantora.intercept.compiled import accounts
 native: Any = sys.modules["phantora_native"]
 
 
+_share = 1000  # host time of a launch, in thousandths of the class 'kernel'; runner.py
+
+
+def set_share(thousandths: int) -> int:
+    """What launching a fused kernel costs from here on; returns what it cost before."""
+    global _share
+    previous, _share = _share, thousandths
+    return previous
+
+
 def get_raw_stream(device: int) -> int:
     """What wrappers pass on to kernels; these launch on the current stream anyway."""
     return native.stream(device)
@@ -47,7 +57,9 @@ class FusedKernel:
         for index in self.written:
             if contents.is_small(tensors[index]):
                 contents.forget(tensors[index])
+        previous = native.set_cost_share(_share)
         native.launch(number, tensors[0].get_device() if tensors else native.device())
+        native.set_cost_share(previous)
 
     def call(self, tensors: tuple[Any, ...], args: tuple[Any, ...]) -> OpCall:
         """This launch in the words of `compute`: its traffic follows the real sizes of its tensors."""

@@ -13,9 +13,9 @@ _ASSIGNMENT = re.compile(r"^\s*(tmp\d+|_tmp\d+\w*) = (.*)$")
 _NAME = re.compile(r"\b_?tmp\d+\w*\b")
 _CALL = re.compile(r"\b(?:libdevice|tl_math|triton_helpers|tl)\.(\w+)\(")
 _REDUCTIONS = ("sum", "reduce", "welford", "max2", "min2", "any", "prod", "argmax", "argmin", "max_with_index")
-_SPECIAL = frozenset("exp exp2 log log2 sin cos rsqrt sqrt sigmoid div_rn sqrt_rn".split())  # one slow instruction
+_SPECIAL = frozenset("exp exp2 log log2 rsqrt sqrt sigmoid div_rn sqrt_rn".split())  # one slow instruction
 _HEAVY = frozenset(  # software: tens of instructions
-    """expm1 log1p tan tanh erf erfc erfinv pow atan2 atan asin acos sinh cosh asinh acosh atanh lgamma fmod""".split()
+    """sin cos expm1 log1p tan tanh erf erfc erfinv pow atan2 atan asin acos sinh cosh asinh acosh atanh lgamma fmod""".split()
 )
 _RANDOM = frozenset("rand randn randint64 rand4x randint".split())
 # Steps of a walked reduction that are many instructions (runtime/triton_helpers.py): plain, special.

@@ -23,15 +23,21 @@ AROUND: Mapping[str, str] = {
     "torch._higher_order_ops.flex_attention": "flex_attention",
     "torch.nn.attention.flex_attention": "flex_attention",
     "torch._inductor.kernel.flex.flex_attention": "flex_attention",
+    "torch.serialization": "sparse_checkpoints",
+    "torch.distributed.checkpoint.filesystem": "sparse_checkpoints",
+    "safetensors.torch": "sparse_checkpoints",
     "torchtitan": "torchtitan_on_older_torch",
     "torchvision.extension": "torchvision_operators",
     "deepspeed.ops.op_builder.builder": "deepspeed_ops",
     "megatron.core.datasets.utils": "megatron_datasets",
     "megatron.training": "megatron_training",
+    "fbgemm_gpu.split_table_batched_embeddings_ops_training": "fbgemm_embeddings",
 }
 """Module of a framework -> module of this package that knows what to do around its import."""
 
-ABSENT: frozenset[str] = frozenset(("transformer_engine", "triton"))
+ABSENT: frozenset[str] = frozenset(
+    ("amp_C", "apex", "deep_ep", "flash_attn", "flash_attn_interface", "transformer_engine", "triton", "xformers")
+)
 """Top-level packages in `packages/`."""
 
 HIDDEN_FROM: Mapping[str, frozenset[str]] = {"triton": frozenset(("torch",)), "apex": frozenset(("transformers",))}

@@ -1,7 +1,7 @@
 """DeepSpeed's compiled operators: its builders would run nvcc and g++ for a minute; here `load()` gives these.
 
-GPU kernels are launched and priced as torch's operators that do the same. Optimizers on the CPU take host time and compute
-nothing: their gradients are not known. Operators that are not here cannot be loaded, and the error says which.
+GPU kernels are launched and priced as torch's operators that do the same. Optimizers on the CPU take host time and
+compute nothing: their gradients are not known. Operators that are not here cannot be loaded, and the error says which.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from phantora.intercept.frameworks.priced_like import launch_like
 
 native: Any = sys.modules["phantora_native"]
 
-# Ren et al., ZeRO-Offload (USENIX ATC 2021), table 4: CPU-Adam updates 10 billion parameters in 2.57 s on the two Xeons 8168 of a
-# DGX-2. An update of float32 reads parameter, gradient and two moments and writes three of them: 28 bytes, so 109 GB/s for the node.
+# Ren et al., ZeRO-Offload (USENIX ATC 2021), table 4: CPU-Adam updates 10 billion parameters in 2.57 s on the two Xeons
+# 8168 of a DGX-2. An update of float32 reads parameter, gradient and two moments and writes three of them: 28 bytes, so
+# 109 GB/s for the node.
 _NODE_BYTES_PER_S = 109e9
 
 
@@ -32,10 +33,14 @@ class FusedAdam:
     def multi_tensor_adam(chunk_size: int, noop: Tensor, lists: Sequence[Sequence[Tensor]], *settings: Any) -> None:
         grads, params, averages, squares = lists
         launch_like(
-            "aten::_fused_adamw_", "deepspeed::multi_tensor_adam",
-            ("self", params), ("grads", grads), ("exp_avgs", averages), ("exp_avg_sqs", squares),
+            "aten::_fused_adamw_",
+            "deepspeed::multi_tensor_adam",
+            ("self", params),
+            ("grads", grads),
+            ("exp_avgs", averages),
+            ("exp_avg_sqs", squares),
             mutated=("self", "exp_avgs", "exp_avg_sqs"),
-        )  # fmt: skip
+        )
 
 
 class FusedLion:
@@ -45,9 +50,13 @@ class FusedLion:
     def multi_tensor_lion(chunk_size: int, noop: Tensor, lists: Sequence[Sequence[Tensor]], *settings: Any) -> None:
         grads, params, averages = lists
         launch_like(
-            "aten::_fused_sgd_", "deepspeed::multi_tensor_lion",
-            ("self", params), ("grads", grads), ("momentum_buffer_list", averages), mutated=("self", "momentum_buffer_list"),
-        )  # fmt: skip
+            "aten::_fused_sgd_",
+            "deepspeed::multi_tensor_lion",
+            ("self", params),
+            ("grads", grads),
+            ("momentum_buffer_list", averages),
+            mutated=("self", "momentum_buffer_list"),
+        )
 
 
 class FusedLamb:
@@ -57,10 +66,14 @@ class FusedLamb:
     def lamb(param: Tensor, copy: Tensor, average: Tensor, square: Tensor, grad: Tensor, *settings: Any) -> Tensor:
         """Three kernels: the update with partial norms, their reduction, the scaled step. Returns the coefficient."""
         launch_like(
-            "aten::_fused_adamw_", "deepspeed::lamb",
-            ("self", [param]), ("grads", [grad]), ("exp_avgs", [average]), ("exp_avg_sqs", [square]),
+            "aten::_fused_adamw_",
+            "deepspeed::lamb",
+            ("self", [param]),
+            ("grads", [grad]),
+            ("exp_avgs", [average]),
+            ("exp_avg_sqs", [square]),
             mutated=("self", "exp_avgs", "exp_avg_sqs"),
-        )  # fmt: skip
+        )
         coefficient = torch.linalg.vector_norm(param.float())
         param.add_(param, alpha=0.0)
         return coefficient.reshape(1)
@@ -89,7 +102,9 @@ def _pass_over_host_memory(what: str, tensors: list[Tensor]) -> None:
     moved_bytes = 2 * sum(sizes) - sizes[1]
     sharers = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
     native.advance_ns(round(moved_bytes * sharers * 1e9 / _NODE_BYTES_PER_S))
-    session.remark(f"{what}: its time is a guess, 28 bytes per parameter at 109 GB/s for all ranks of a node (ZeRO-Offload, table 4)")
+    session.remark(
+        f"{what}: its time is a guess, 28 bytes per parameter at 109 GB/s for a node (ZeRO-Offload, table 4)"
+    )
 
 
 _OPERATORS: dict[str, Any] = {
@@ -108,7 +123,9 @@ def after(builder: ModuleType) -> None:
     def load(self: Any, verbose: bool = False) -> Any:
         operator = _OPERATORS.get(self.name)
         if operator is None:
-            raise RuntimeError(f"DeepSpeed's operator {self.name} is not simulated (there are: {', '.join(sorted(_OPERATORS))})")
+            raise RuntimeError(
+                f"DeepSpeed's operator {self.name} is not simulated (there are: {', '.join(sorted(_OPERATORS))})"
+            )
         return operator
 
     builder.OpBuilder.load = load

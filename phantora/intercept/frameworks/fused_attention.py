@@ -1,7 +1,8 @@
-"""Attention as one fused kernel forward and one backward, for packages that bring their own (flash-attn, Transformer Engine, xformers).
+"""Attention as one fused kernel forward and one backward, for packages that bring their own (flash-attn, Transformer
+Engine, xformers).
 
-Tensors are [batch, heads, length, head size] views in whatever layout; results take the layout of the query. Priced as cuDNN's
-or torch's flash kernels of the same shapes.
+Tensors are [batch, heads, length, head size] views in whatever layout; results take the layout of the query. Priced as
+cuDNN's or torch's flash kernels of the same shapes.
 """
 
 from __future__ import annotations
@@ -29,20 +30,38 @@ class Kernel:
 
 def forward(kernel: Kernel, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """(output, logsumexp [batch, heads, length] float32)."""
-    out = torch.empty_like(query) if value.shape[-1] == query.shape[-1] else query.new_empty((*query.shape[:-1], value.shape[-1]))
+    out = (
+        torch.empty_like(query)
+        if value.shape[-1] == query.shape[-1]
+        else query.new_empty((*query.shape[:-1], value.shape[-1]))
+    )
     sums = torch.empty(query.shape[:-1], dtype=torch.float32, device=query.device)
-    operands = (("query", query), ("key", key), ("value", value), ("dropout_p", kernel.dropout), ("is_causal", kernel.is_causal))
+    operands = (
+        ("query", query),
+        ("key", key),
+        ("value", value),
+        ("dropout_p", kernel.dropout),
+        ("is_causal", kernel.is_causal),
+    )
     launch_like(_FORWARD[kernel.backend], f"{kernel.name}_forward", *operands, outputs=(out, sums))
     return out, sums
 
 
-def backward(kernel: Kernel, grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor) -> tuple[Tensor, ...]:
+def backward(
+    kernel: Kernel, grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor
+) -> tuple[Tensor, ...]:
     """Gradients of query, key and value."""
     grads = tuple(torch.empty_like(tensor) for tensor in (query, key, value))
     operands = (
-        ("grad_out", grad), ("query", query), ("key", key), ("value", value), ("out", out), ("logsumexp", sums),
-        ("dropout_p", kernel.dropout), ("is_causal", kernel.is_causal),
-    )  # fmt: skip
+        ("grad_out", grad),
+        ("query", query),
+        ("key", key),
+        ("value", value),
+        ("out", out),
+        ("logsumexp", sums),
+        ("dropout_p", kernel.dropout),
+        ("is_causal", kernel.is_causal),
+    )
     launch_like(f"{_FORWARD[kernel.backend]}_backward", f"{kernel.name}_backward", *operands, outputs=grads)
     return grads
 
@@ -64,15 +83,26 @@ class FusedAttention(torch.autograd.Function):
 
 
 class PackedAttention(torch.autograd.Function):
-    """Sequences of several lengths side by side, [tokens, heads, head size]; priced as sequences of the greatest length."""
+    """Sequences of several lengths side by side, [tokens, heads, head size]; priced as sequences of the greatest
+    length."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, starts: Tensor, max_q: int, max_k: int, kernel: Kernel) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, starts: Tensor, max_q: int, max_k: int, kernel: Kernel
+    ) -> tuple[Tensor, Tensor]:
         out = query.new_empty((*query.shape[:-1], value.shape[-1]))
         sums = torch.empty((query.shape[1], query.shape[0]), dtype=torch.float32, device=query.device)
-        ctx.settings = (("cum_seq_q", starts), ("max_q", max_q), ("max_k", max_k), ("dropout_p", kernel.dropout), ("is_causal", kernel.is_causal))
+        ctx.settings = (
+            ("cum_seq_q", starts),
+            ("max_q", max_q),
+            ("max_k", max_k),
+            ("dropout_p", kernel.dropout),
+            ("is_causal", kernel.is_causal),
+        )
         operands = (("query", query), ("key", key), ("value", value))
-        launch_like("aten::_flash_attention_forward", f"{kernel.name}_forward", *operands, *ctx.settings, outputs=(out, sums))
+        launch_like(
+            "aten::_flash_attention_forward", f"{kernel.name}_forward", *operands, *ctx.settings, outputs=(out, sums)
+        )
         ctx.save_for_backward(query, key, value, out, sums)
         ctx.kernel = kernel
         ctx.mark_non_differentiable(sums)
@@ -82,6 +112,15 @@ class PackedAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
         query, key, value, out, sums = ctx.saved_tensors
         grads = tuple(torch.empty_like(tensor) for tensor in (query, key, value))
-        operands = (("grad_out", grad), ("query", query), ("key", key), ("value", value), ("out", out), ("logsumexp", sums))
-        launch_like("aten::_flash_attention_backward", f"{ctx.kernel.name}_backward", *operands, *ctx.settings, outputs=grads)
+        operands = (
+            ("grad_out", grad),
+            ("query", query),
+            ("key", key),
+            ("value", value),
+            ("out", out),
+            ("logsumexp", sums),
+        )
+        launch_like(
+            "aten::_flash_attention_backward", f"{ctx.kernel.name}_backward", *operands, *ctx.settings, outputs=grads
+        )
         return (*grads, None, None, None, None)

@@ -1,4 +1,5 @@
-"""Megatron's dataset helpers: the wheel ships them compiled, but megatron.training runs `make` for them, which it has no file for."""
+"""Megatron's dataset helpers: the wheel ships them compiled, but megatron.training runs `make` for them, which it has
+no file for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""megatron.training imports typing.override, which Python has since 3.12; its wheel ships extensions for 3.11 all the same."""
+"""megatron.training imports typing.override, which Python has since 3.12; its wheel ships extensions for 3.11 all the
+same."""
 
 from __future__ import annotations
 

@@ -28,7 +28,9 @@ class MultiTensorApply:
 multi_tensor_applier = MultiTensorApply(2048 * 32)
 
 
-def multi_tensor_l2norm(chunk_size: int, overflow: Tensor, lists: Lists, per_tensor: bool = False, *_: Any) -> tuple[Tensor, Tensor]:
+def multi_tensor_l2norm(
+    chunk_size: int, overflow: Tensor, lists: Lists, per_tensor: bool = False, *_: Any
+) -> tuple[Tensor, Tensor]:
     """(norm of everything [1], norms of each tensor, empty unless asked for), float32, of unknown contents."""
     (tensors,) = lists
     device = tensors[0].device if tensors else torch.device("cuda", torch.cuda.current_device())
@@ -41,7 +43,9 @@ def multi_tensor_l2norm(chunk_size: int, overflow: Tensor, lists: Lists, per_ten
 
 def multi_tensor_scale(chunk_size: int, overflow: Tensor, lists: Lists, scale: Any) -> None:
     sources, targets = lists
-    launch_like("aten::_foreach_mul_", "multi_tensor::scale", ("self", targets), ("tensors", sources), mutated=("self",))
+    launch_like(
+        "aten::_foreach_mul_", "multi_tensor::scale", ("self", targets), ("tensors", sources), mutated=("self",)
+    )
 
 
 def multi_tensor_axpby(chunk_size: int, overflow: Tensor, lists: Lists, *_: Any) -> None:
@@ -83,7 +87,10 @@ class FusedAdam(torch.optim.Optimizer):
     ) -> None:  # fmt: skip
         if amsgrad:
             raise RuntimeError("FusedAdam does not support the AMSGrad variant.")
-        super().__init__(params, {"lr": lr, "bias_correction": bias_correction, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        super().__init__(
+            params,
+            {"lr": lr, "bias_correction": bias_correction, "betas": betas, "eps": eps, "weight_decay": weight_decay},
+        )
         self.adam_w_mode, self.set_grad_none, self.capturable = int(adam_w_mode), set_grad_none, capturable
         self.master_weights, self.use_decoupled_grad = bool(master_weights), use_decoupled_grad
         self.master_dtype = torch.int16 if store_param_remainders else master_weight_dtype
@@ -134,7 +141,16 @@ class FusedSGD(torch.optim.Optimizer):
         self, params: Any, lr: float, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0,
         nesterov: bool = False, **_: Any,
     ) -> None:  # fmt: skip
-        super().__init__(params, {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay, "nesterov": nesterov})
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "momentum": momentum,
+                "dampening": dampening,
+                "weight_decay": weight_decay,
+                "nesterov": nesterov,
+            },
+        )
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = closure() if closure is not None else None
@@ -143,7 +159,9 @@ class FusedSGD(torch.optim.Optimizer):
             for param in group["params"]:
                 if param.grad is not None:
                     momentum = self.state[param].setdefault("momentum_buffer", torch.zeros_like(param))
-                    for column, tensor in zip(by_dtype.setdefault(param.dtype, [[], [], []]), (param.grad, param.detach(), momentum)):
+                    for column, tensor in zip(
+                        by_dtype.setdefault(param.dtype, [[], [], []]), (param.grad, param.detach(), momentum)
+                    ):
                         column.append(tensor)
             for lists in by_dtype.values():
                 multi_tensor_applier(multi_tensor_sgd, None, lists)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """Which arguments a Triton kernel writes, read off its source: those that reach the pointer of a store or an atomic.
 
-A small data flow over names: `p = out_ptr + offsets` makes p an alias of out_ptr; what was loaded (`tl.load(index_ptr)`) is a
-number and no alias. A helper function that gets a pointer may write it.
+A small data flow over names: `p = out_ptr + offsets` makes p an alias of out_ptr; what was loaded
+(`tl.load(index_ptr)`) is a number and no alias. A helper function that gets a pointer may write it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,17 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
-_WRITING = ("store", "atomic_add", "atomic_max", "atomic_min", "atomic_cas", "atomic_xchg", "atomic_and", "atomic_or", "atomic_xor")
+_WRITING = (
+    "store",
+    "atomic_add",
+    "atomic_max",
+    "atomic_min",
+    "atomic_cas",
+    "atomic_xchg",
+    "atomic_and",
+    "atomic_or",
+    "atomic_xor",
+)
 
 
 def written_arguments(kernel: Callable[..., Any]) -> frozenset[str]:

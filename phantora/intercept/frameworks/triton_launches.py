@@ -1,7 +1,7 @@
 """Launching a Triton kernel on the simulated device: one launch, priced by the bytes of its tensor arguments.
 
-Nothing is compiled and the grid is not asked: what a kernel computes is not known, so its price is a lower bound ('guessed' in
-the report). What it writes (stores_of_kernels.py) has no known contents afterwards.
+Nothing is compiled and the grid is not asked: what a kernel computes is not known, so its price is a lower bound
+('guessed' in the report). What it writes (stores_of_kernels.py) has no known contents afterwards.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Stand-in for Triton 3: kernels can be declared and launched; they are priced, not run (phantora.intercept.frameworks)."""
+"""Stand-in for Triton 3: kernels can be declared and launched; they are priced, not run
+(phantora.intercept.frameworks)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,18 @@ let_torch_decide_first()
 from triton import language, runtime, testing  # noqa: E402
 
 __version__ = "3.5.0"
-__all__ = ["Config", "JITFunction", "autotune", "cdiv", "heuristics", "jit", "language", "next_power_of_2", "runtime", "testing"]
+__all__ = [
+    "Config",
+    "JITFunction",
+    "autotune",
+    "cdiv",
+    "heuristics",
+    "jit",
+    "language",
+    "next_power_of_2",
+    "runtime",
+    "testing",
+]
 autotune = heuristics = tuned
 
 

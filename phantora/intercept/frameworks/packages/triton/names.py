@@ -1,4 +1,5 @@
-"""Names of Triton's language: they occur in the bodies of kernels, which never run, and in annotations and defaults, which do."""
+"""Names of Triton's language: they occur in the bodies of kernels, which never run, and in annotations and defaults,
+which do."""
 
 from __future__ import annotations
 

@@ -7,6 +7,21 @@ from transformer_engine.pytorch.fp8 import fp8_autocast, fp8_model_init
 from transformer_engine.pytorch.module import GroupedLinear, LayerNorm, LayerNormLinear, LayerNormMLP, Linear, RMSNorm
 
 __all__ = [
-    "CudaRNGStatesTracker", "DotProductAttention", "GroupedLinear", "LayerNorm", "LayerNormLinear", "LayerNormMLP", "Linear", "RMSNorm",
-    "attention", "checkpoint", "distributed", "fp8", "fp8_autocast", "fp8_model_init", "module", "optimizers", "tensor",
-]  # fmt: skip
+    "CudaRNGStatesTracker",
+    "DotProductAttention",
+    "GroupedLinear",
+    "LayerNorm",
+    "LayerNormLinear",
+    "LayerNormMLP",
+    "Linear",
+    "RMSNorm",
+    "attention",
+    "checkpoint",
+    "distributed",
+    "fp8",
+    "fp8_autocast",
+    "fp8_model_init",
+    "module",
+    "optimizers",
+    "tensor",
+]

@@ -58,13 +58,22 @@ def get_all_rng_states() -> dict[int, CudaRNGStatesTracker]:
 
 
 def checkpoint(
-    function: Callable[..., Any], *args: Any, distribute_saved_activations: bool = False, get_rng_state_tracker: Any = None,
-    tp_group: Any = None, context_fn: Any = None, determinism_check: str = "default", debug: bool = False, use_reentrant: bool = True,
+    function: Callable[..., Any],
+    *args: Any,
+    distribute_saved_activations: bool = False,
+    get_rng_state_tracker: Any = None,
+    tp_group: Any = None,
+    context_fn: Any = None,
+    determinism_check: str = "default",
+    debug: bool = False,
+    use_reentrant: bool = True,
     **kwargs: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """Recompute `function` in the backward pass."""
     if distribute_saved_activations:
-        raise NotImplementedError("transformer_engine (stand-in of phantora): distribute_saved_activations is not modelled")
+        raise NotImplementedError(
+            "transformer_engine (stand-in of phantora): distribute_saved_activations is not modelled"
+        )
     if use_reentrant:
         return _checkpoint(lambda *a: function(*a, **kwargs), *args, use_reentrant=True)
     return _checkpoint(function, *args, use_reentrant=False, **kwargs)

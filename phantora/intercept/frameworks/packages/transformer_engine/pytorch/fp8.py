@@ -63,12 +63,20 @@ class FP8GlobalStateManager:
 
 @contextmanager
 def fp8_autocast(
-    enabled: bool = True, calibrating: bool = False, fp8_recipe: Recipe | None = None, fp8_group: Any = None, _graph: bool = False
+    enabled: bool = True,
+    calibrating: bool = False,
+    fp8_recipe: Recipe | None = None,
+    fp8_group: Any = None,
+    _graph: bool = False,
 ) -> Iterator[None]:
     """Modules inside compute in FP8. On leaving the outermost context, delayed scaling exchanges the largest values."""
     manager = FP8GlobalStateManager
     saved = manager.enabled, manager.recipe, manager.group
-    manager.enabled, manager.recipe, manager.group = enabled, fp8_recipe or (DelayedScaling() if enabled else None), fp8_group
+    manager.enabled, manager.recipe, manager.group = (
+        enabled,
+        fp8_recipe or (DelayedScaling() if enabled else None),
+        fp8_group,
+    )
     manager.depth += 1
     if manager.depth == 1:
         manager.num_forward_tensors = manager.num_backward_tensors = 0
@@ -77,16 +85,26 @@ def fp8_autocast(
     finally:
         manager.depth -= 1
         recipe = manager.recipe
-        if enabled and manager.depth == 0 and isinstance(recipe, DelayedScaling) and recipe.reduce_amax and torch.is_grad_enabled():
+        if (
+            enabled
+            and manager.depth == 0
+            and isinstance(recipe, DelayedScaling)
+            and recipe.reduce_amax
+            and torch.is_grad_enabled()
+        ):
             manager.reduce_largest(manager.num_forward_tensors, fp8_group)
         manager.enabled, manager.recipe, manager.group = saved
 
 
 @contextmanager
-def fp8_model_init(enabled: bool = True, recipe: Recipe | None = None, preserve_high_precision_init_val: bool = False) -> Iterator[None]:
+def fp8_model_init(
+    enabled: bool = True, recipe: Recipe | None = None, preserve_high_precision_init_val: bool = False
+) -> Iterator[None]:
     """Parameters in FP8 alone are not modelled."""
     if enabled:
-        raise NotImplementedError("transformer_engine (stand-in of phantora): parameters kept in FP8 (fp8_model_init) are not modelled")
+        raise NotImplementedError(
+            "transformer_engine (stand-in of phantora): parameters kept in FP8 (fp8_model_init) are not modelled"
+        )
     yield
 
 

@@ -1,8 +1,9 @@
 """Attention over a sequence that the ranks of a group share: the exchanges, and the partial attentions between them.
 
-* p2p: keys and values travel round a ring, the attention of one block beside the transfer of the next (Liu et al., Ring Attention,
-  2023). Under a causal mask each rank holds one block from the front and one from the back, so all have equal work: its own block
-  is causal, earlier ranks' blocks meet with half of the keys, later ones' with half of the queries.
+* p2p: keys and values travel round a ring, the attention of one block beside the transfer of the next (Liu et al., Ring
+  Attention, 2023). Under a causal mask each rank holds one block from the front and one from the back, so all have
+  equal work: its own block is causal, earlier ranks' blocks meet with half of the keys, later ones' with half of the
+  queries.
 * all_gather: every rank gathers all keys and values; their gradients are reduce-scattered (Llama 3, section 3.3.2).
 * a2a: heads against sequence in two all-to-alls each way (Jacobs et al., DeepSpeed Ulysses, 2023).
 """
@@ -22,7 +23,9 @@ from phantora.intercept.frameworks.fused_attention import FusedAttention, Kernel
 _CORRECTION = "transformer_engine::attention_correction"
 
 
-def attention(kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, group: Any, stream: Any, exchange: str) -> Tensor:
+def attention(
+    kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, group: Any, stream: Any, exchange: str
+) -> Tensor:
     """query, key, value: [batch, heads, local length, head size]; the result as the query."""
     if exchange == "p2p":
         return _Ring.apply(query, key, value, kernel, group)
@@ -89,7 +92,9 @@ def _pass_on(tensor: Tensor, group: Any) -> tuple[list[Any], Tensor]:
     return dist.batch_isend_irecv(operations), received
 
 
-def _operands(kernel: Kernel, step: int, rank: int, query: Tensor, both: Tensor) -> tuple[Tensor, Tensor, Tensor, Kernel]:
+def _operands(
+    kernel: Kernel, step: int, rank: int, query: Tensor, both: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Kernel]:
     """What meets at one step of the ring."""
     if not kernel.is_causal:
         return query, both[0], both[1], kernel
@@ -114,7 +119,9 @@ class _Gathered(torch.autograd.Function):
         ctx.parts = []
         outs = []
         for part, keys in _two_blocks(query, all_keys.shape[2], kernel, group):
-            out, sums = fused_attention.forward(kernel, query[:, :, part], all_keys[:, :, :keys], all_values[:, :, :keys])
+            out, sums = fused_attention.forward(
+                kernel, query[:, :, part], all_keys[:, :, :keys], all_values[:, :, :keys]
+            )
             ctx.parts.append((part, keys, out, sums))
             outs.append(out)
         return torch.cat(outs, dim=2)

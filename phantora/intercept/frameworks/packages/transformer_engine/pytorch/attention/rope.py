@@ -31,4 +31,6 @@ def apply_rotary_pos_emb(t: Tensor, freqs: Tensor, tensor_format: str = "sbhd", 
 
 
 def apply_fused_qkv_rotary_pos_emb(*_: Any, **__: Any) -> Any:
-    raise NotImplementedError("transformer_engine (stand-in of phantora): rotary embedding of a fused QKV is not modelled")
+    raise NotImplementedError(
+        "transformer_engine (stand-in of phantora): rotary embedding of a fused QKV is not modelled"
+    )

@@ -1,11 +1,12 @@
-"""Linear layers, alone or after a norm, with the communication of tensor and sequence parallelism (Korthikanti et al., 2022).
+"""Linear layers, alone or after a norm, with the communication of tensor and sequence parallelism (Korthikanti et al.,
+2022).
 
-| layer         | forward                                   | backward                                                       |
-|---------------|-------------------------------------------|----------------------------------------------------------------|
-| column        | product                                   | gradient of the input all-reduced beside the weight's product   |
-| column, SP    | input gathered along the sequence, product | input gathered again; gradient of the input reduce-scattered   |
-| row           | product, result all-reduced                | two products                                                   |
-| row, SP       | product, result reduce-scattered            | gradient of the output gathered, two products                  |
+| layer      | forward                         | backward                                                 |
+|------------|---------------------------------|----------------------------------------------------------|
+| column     | product                         | the input's gradient all-reduced beside the other product |
+| column, SP | input gathered, product         | input gathered again, its gradient reduce-scattered      |
+| row        | product, result all-reduced     | two products                                             |
+| row, SP    | product, result reduce-scattered | the output's gradient gathered, two products             |
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ from torch import Tensor
 
 from transformer_engine.pytorch.distributed import allreduce, gather_along_first_dim, reduce_scatter_along_first_dim
 from transformer_engine.pytorch.fp8 import FP8GlobalStateManager
-from transformer_engine.pytorch.module.base import TransformerEngineBaseModule, accumulate_product, get_dummy_wgrad, product, quantize
+from transformer_engine.pytorch.module.base import (
+    TransformerEngineBaseModule,
+    accumulate_product,
+    get_dummy_wgrad,
+    product,
+    quantize,
+)
 from transformer_engine.pytorch.module.norms import normalize
 
 
@@ -27,7 +34,16 @@ class _Linear(torch.autograd.Function):
     """x [s, b, k] (any leading dimensions) and weight [n, k]."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, mode: str | None, group: Any, sequence: bool, fuse: bool) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        mode: str | None,
+        group: Any,
+        sequence: bool,
+        fuse: bool,
+    ) -> Tensor:
         ctx.fp8 = FP8GlobalStateManager.is_fp8_enabled()
         ctx.is_first = ctx.fp8 and FP8GlobalStateManager.register(2, 1)
         ctx.mode, ctx.group, ctx.sequence, ctx.fuse = mode, group, sequence, fuse
@@ -54,14 +70,22 @@ class _Linear(torch.autograd.Function):
             x, waiting = gather_along_first_dim(x, ctx.group, async_op=True)
         quantize(grad, ctx.fp8)
         grad_2d = grad.reshape(-1, grad.shape[-1])
-        grad_x = product(grad_2d, weight, ctx.fp8).view(*grad.shape[:-1], weight.shape[1]) if ctx.needs_input_grad[0] else None
+        grad_x = (
+            product(grad_2d, weight, ctx.fp8).view(*grad.shape[:-1], weight.shape[1])
+            if ctx.needs_input_grad[0]
+            else None
+        )
         if waiting is not None:
             waiting.wait()
             waiting = None
         if ctx.mode == "column" and grad_x is not None:
             reduce = reduce_scatter_along_first_dim if ctx.sequence else allreduce
             grad_x, waiting = reduce(grad_x, ctx.group, async_op=True)
-        grad_weight = weight_gradient(weight, grad_2d, x.reshape(-1, x.shape[-1]), ctx.fuse, ctx.fp8) if ctx.needs_input_grad[1] else None
+        grad_weight = (
+            weight_gradient(weight, grad_2d, x.reshape(-1, x.shape[-1]), ctx.fuse, ctx.fp8)
+            if ctx.needs_input_grad[1]
+            else None
+        )
         grad_bias = grad_2d.sum(0) if ctx.has_bias and ctx.needs_input_grad[2] else None
         if waiting is not None:
             waiting.wait()
@@ -84,11 +108,22 @@ class Linear(TransformerEngineBaseModule):
     """transformer_engine.pytorch.Linear"""
 
     def __init__(
-        self, in_features: int, out_features: int, sequence_parallel: bool = False, fuse_wgrad_accumulation: bool = False,
-        tp_group: Any = None, tp_size: int = 1, get_rng_state_tracker: Callable[[], Any] | None = None,
-        init_method: Callable[[Tensor], Any] | None = None, bias: bool = True, return_bias: bool = False,
-        params_dtype: torch.dtype | None = None, parallel_mode: str | None = None, device: Any = "cuda", **settings: Any,
-    ) -> None:  # fmt: skip
+        self,
+        in_features: int,
+        out_features: int,
+        sequence_parallel: bool = False,
+        fuse_wgrad_accumulation: bool = False,
+        tp_group: Any = None,
+        tp_size: int = 1,
+        get_rng_state_tracker: Callable[[], Any] | None = None,
+        init_method: Callable[[Tensor], Any] | None = None,
+        bias: bool = True,
+        return_bias: bool = False,
+        params_dtype: torch.dtype | None = None,
+        parallel_mode: str | None = None,
+        device: Any = "cuda",
+        **settings: Any,
+    ) -> None:
         super().__init__(tp_group, tp_size, sequence_parallel, get_rng_state_tracker, **settings)
         self.parallel_mode, self.fuse_wgrad_accumulation = parallel_mode, fuse_wgrad_accumulation
         self.in_features = in_features // self.tp_size if parallel_mode == "row" else in_features
@@ -96,9 +131,18 @@ class Linear(TransformerEngineBaseModule):
         self.use_bias, self.return_bias, self.apply_bias = bias, return_bias, bias and not return_bias
         dtype = params_dtype or torch.get_default_dtype()
         dim = {"column": 0, "row": 1}.get(parallel_mode or "")
-        self.new_parameter("weight", (self.out_features, self.in_features), init_method or _standard_init, dtype, device, dim)
+        self.new_parameter(
+            "weight", (self.out_features, self.in_features), init_method or _standard_init, dtype, device, dim
+        )
         if bias:
-            self.new_parameter("bias", (self.out_features,), torch.nn.init.zeros_, dtype, device, 0 if parallel_mode == "column" else None)
+            self.new_parameter(
+                "bias",
+                (self.out_features,),
+                torch.nn.init.zeros_,
+                dtype,
+                device,
+                0 if parallel_mode == "column" else None,
+            )
             if parallel_mode == "row":
                 self.bias.sequence_parallel = self.sequence_parallel  # type: ignore[union-attr]
 
@@ -111,7 +155,9 @@ class Linear(TransformerEngineBaseModule):
         # After a reduction, once: then every rank of the group would add its own.
         late = self.apply_bias and self.parallel_mode == "row" and self.tp_size > 1
         args = (x.to(dtype), self.weight.to(dtype), bias if self.apply_bias and not late else None)
-        out = _Linear.apply(*args, self.parallel_mode, self.tp_group, self.sequence_parallel, self.fuse_wgrad_accumulation)
+        out = _Linear.apply(
+            *args, self.parallel_mode, self.tp_group, self.sequence_parallel, self.fuse_wgrad_accumulation
+        )
         if late:
             out = out + bias
         return (out, bias if bias is not None else torch.empty(0, device=out.device)) if self.return_bias else out
@@ -125,9 +171,17 @@ class LayerNormLinear(Linear):
     """transformer_engine.pytorch.LayerNormLinear"""
 
     def __init__(
-        self, in_features: int, out_features: int, eps: float = 1e-5, normalization: str = "LayerNorm", zero_centered_gamma: bool = False,
-        return_layernorm_output: bool = False, params_dtype: torch.dtype | None = None, device: Any = "cuda", **settings: Any,
-    ) -> None:  # fmt: skip
+        self,
+        in_features: int,
+        out_features: int,
+        eps: float = 1e-5,
+        normalization: str = "LayerNorm",
+        zero_centered_gamma: bool = False,
+        return_layernorm_output: bool = False,
+        params_dtype: torch.dtype | None = None,
+        device: Any = "cuda",
+        **settings: Any,
+    ) -> None:
         settings.pop("return_layernorm_output_gathered", None)
         super().__init__(in_features, out_features, params_dtype=params_dtype, device=device, **settings)
         self.eps, self.normalization, self.zero_centered_gamma = eps, normalization, zero_centered_gamma
@@ -162,24 +216,55 @@ class LayerNormMLP(TransformerEngineBaseModule):
     """transformer_engine.pytorch.LayerNormMLP: norm, column parallel fc1, activation, row parallel fc2."""
 
     def __init__(
-        self, hidden_size: int, ffn_hidden_size: int, eps: float = 1e-5, sequence_parallel: bool = False, return_bias: bool = False,
-        get_rng_state_tracker: Callable[[], Any] | None = None, tp_group: Any = None, tp_size: int = 1,
-        init_method: Callable[[Tensor], Any] | None = None, output_layer_init_method: Callable[[Tensor], Any] | None = None,
-        bias: bool = True, normalization: str = "LayerNorm", activation: str = "gelu", fuse_wgrad_accumulation: bool = False,
-        params_dtype: torch.dtype | None = None, zero_centered_gamma: bool = False, set_parallel_mode: bool = False,
-        device: Any = "cuda", **settings: Any,
-    ) -> None:  # fmt: skip
+        self,
+        hidden_size: int,
+        ffn_hidden_size: int,
+        eps: float = 1e-5,
+        sequence_parallel: bool = False,
+        return_bias: bool = False,
+        get_rng_state_tracker: Callable[[], Any] | None = None,
+        tp_group: Any = None,
+        tp_size: int = 1,
+        init_method: Callable[[Tensor], Any] | None = None,
+        output_layer_init_method: Callable[[Tensor], Any] | None = None,
+        bias: bool = True,
+        normalization: str = "LayerNorm",
+        activation: str = "gelu",
+        fuse_wgrad_accumulation: bool = False,
+        params_dtype: torch.dtype | None = None,
+        zero_centered_gamma: bool = False,
+        set_parallel_mode: bool = False,
+        device: Any = "cuda",
+        **settings: Any,
+    ) -> None:
         super().__init__(tp_group, tp_size, sequence_parallel, get_rng_state_tracker, **settings)
         if activation not in (*_GATED, *_PLAIN):
-            raise NotImplementedError(f"activation {activation!r} is not modelled (there are: {', '.join((*_GATED, *_PLAIN))})")
-        self.eps, self.normalization, self.zero_centered_gamma, self.activation = eps, normalization, zero_centered_gamma, activation
+            raise NotImplementedError(
+                f"activation {activation!r} is not modelled (there are: {', '.join((*_GATED, *_PLAIN))})"
+            )
+        self.eps, self.normalization, self.zero_centered_gamma, self.activation = (
+            eps,
+            normalization,
+            zero_centered_gamma,
+            activation,
+        )
         self.modes = ("column", "row") if set_parallel_mode else (None, None)
         self.use_bias, self.return_bias, self.fuse = bias, return_bias, fuse_wgrad_accumulation
-        dtype, inner = params_dtype or torch.get_default_dtype(), ffn_hidden_size // (self.tp_size if set_parallel_mode else 1)
+        dtype, inner = (
+            params_dtype or torch.get_default_dtype(),
+            ffn_hidden_size // (self.tp_size if set_parallel_mode else 1),
+        )
         wide = inner * (2 if activation in _GATED else 1)
         add_norm(self, hidden_size, dtype, device)
         self.new_parameter("fc1_weight", (wide, hidden_size), init_method or _standard_init, dtype, device, 0)
-        self.new_parameter("fc2_weight", (hidden_size, inner), output_layer_init_method or init_method or _standard_init, dtype, device, 1)
+        self.new_parameter(
+            "fc2_weight",
+            (hidden_size, inner),
+            output_layer_init_method or init_method or _standard_init,
+            dtype,
+            device,
+            1,
+        )
         if bias:
             self.new_parameter("fc1_bias", (wide,), torch.nn.init.zeros_, dtype, device, 0)
             self.new_parameter("fc2_bias", (hidden_size,), torch.nn.init.zeros_, dtype, device, None)

@@ -13,15 +13,25 @@ class _Norm(nn.Module):
     has_bias = False
 
     def __init__(
-        self, normalized_shape: Any = None, eps: float = 1e-5, sequence_parallel: bool | None = None,
-        params_dtype: torch.dtype | None = None, zero_centered_gamma: bool = False, device: Any = None, dtype: torch.dtype | None = None,
-        hidden_size: int | None = None, **_: Any,
-    ) -> None:  # fmt: skip
+        self,
+        normalized_shape: Any = None,
+        eps: float = 1e-5,
+        sequence_parallel: bool | None = None,
+        params_dtype: torch.dtype | None = None,
+        zero_centered_gamma: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        hidden_size: int | None = None,
+        **_: Any,
+    ) -> None:
         super().__init__()
         shape = hidden_size if normalized_shape is None else normalized_shape
         self.shape = (shape,) if isinstance(shape, int) else tuple(shape)  # type: ignore[arg-type]
         self.eps, self.zero_centered_gamma = eps, zero_centered_gamma
-        settings = {"dtype": params_dtype or dtype or torch.get_default_dtype(), "device": "cuda" if device is None else device}
+        settings = {
+            "dtype": params_dtype or dtype or torch.get_default_dtype(),
+            "device": "cuda" if device is None else device,
+        }
         self.weight = nn.Parameter((torch.zeros if zero_centered_gamma else torch.ones)(self.shape, **settings))
         parameters = [self.weight]
         if self.has_bias:

@@ -1,0 +1,9 @@
+"""Masks that are described, not stored."""
+
+
+class AttentionBias:
+    """Base of all."""
+
+
+class LowerTriangularMask(AttentionBias):
+    """Causal."""

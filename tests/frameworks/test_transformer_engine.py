@@ -1,0 +1,105 @@
+"""Megatron-Core on the stand-in for Transformer Engine: sequence and context parallelism, grouped products of experts.
+
+A GPT of width 256, 4 layers, 8 heads of 32 (4 key groups), micro batches of 2 x 128 tokens, from the script of
+shared/workloads/frameworks/megatron; one activation is 131,072 bytes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from recording import communicated, record
+
+FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "workloads" / "frameworks" / "megatron"
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("megatron") is None, reason="needs megatron-core (requirements/frameworks.txt)"
+    ),
+    pytest.mark.skipif(
+        importlib.util.find_spec("transformer_engine") is not None, reason="the real Transformer Engine is installed"
+    ),
+    pytest.mark.skipif(not FOLDER.is_dir(), reason=f"needs the scripts in {FOLDER}"),
+]
+LAYERS, ACTIVATION_BYTES, BOTH = 4, 131_072, (0, 1)
+STEPS = 2
+
+
+@pytest.fixture(autouse=True)
+def one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # as pretrain.sh does: Megatron wants it
+
+
+def pretrain(out: Path, *arguments: str):
+    script = (
+        (FOLDER / "pretrain.sh")
+        .read_text()
+        .split("pretrain_gpt.py", 1)[1]
+        .replace("\\\n", " ")
+        .replace('"$@"', "")
+        .split()
+    )
+    return record(
+        out,
+        2,
+        str(FOLDER / "pretrain_gpt.py"),
+        *script,
+        "--transformer-impl",
+        "transformer_engine",
+        "--train-iters",
+        str(STEPS),
+        *arguments,
+    )
+
+
+def names(run) -> set[str]:
+    return {signature.name for signature in run.signatures}
+
+
+def test_sequence_parallel(tmp_path: Path) -> None:
+    """As Korthikanti et al., 2022, section 4.2.2 (see test_megatron.py); and the norms' gradients, which each rank has
+    a part of."""
+    run = pretrain(tmp_path, "--tensor-model-parallel-size", "2", "--sequence-parallel", "--global-batch-size", "4")
+    micro_batches = STEPS * 2
+    assert communicated(run, "all_gather", BOTH)[ACTIVATION_BYTES] == micro_batches * (6 * LAYERS + 3)
+    assert communicated(run, "reduce_scatter", BOTH)[ACTIVATION_BYTES] == micro_batches * (4 * LAYERS + 2)
+    assert communicated(run, "all_reduce", BOTH)[(2 * LAYERS + 1) * 256 * 4] == STEPS
+    assert {"transformer_engine::fused_attention_forward", "multi_tensor::adam"} <= names(run)
+
+
+def test_context_parallel_passes_keys_and_values_round_a_ring(tmp_path: Path) -> None:
+    """Liu et al., 2023 (Ring Attention): forward, keys and values make c - 1 hops. Backward they do again, and their
+    gradients make c hops, to end where they belong; what is sent at one step travels together. With c = 2: one hop
+    forward, two backward."""
+    run = pretrain(tmp_path, "--context-parallel-size", "2", "--global-batch-size", "4")
+    keys_and_values_bytes, micro_batches = 2 * (2 * 64 * 4 * 32) * 2, STEPS * 2
+    for ranks in ((0, 1), (1, 0)):
+        assert communicated(run, "send_recv", ranks) == {keys_and_values_bytes: micro_batches * LAYERS * (1 + 2)}
+
+
+def test_experts_compute_in_grouped_products(tmp_path: Path) -> None:
+    """Two choices of each of 256 tokens, to the expert and back, forward and backward."""
+    run = pretrain(
+        tmp_path,
+        "--expert-model-parallel-size",
+        "2",
+        "--num-experts",
+        "4",
+        "--moe-grouped-gemm",
+        "--moe-token-dispatcher-type",
+        "alltoall",
+        "--moe-router-topk",
+        "2",
+        "--moe-ffn-hidden-size",
+        "344",
+        "--global-batch-size",
+        "4",
+    )
+    assert communicated(run, "all_to_all", BOTH)[2 * ACTIVATION_BYTES] == STEPS * LAYERS * 4
+    launches = [
+        s.name for rank in run.ranks[:1] for number in rank.signature if number >= 0 and (s := run.signatures[number])
+    ]
+    assert (
+        launches.count("transformer_engine::grouped_gemm") == STEPS * LAYERS * 2 * 3
+    )  # two matrices: output, two gradients
