@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import resource
 import subprocess
 import sys
@@ -87,15 +88,19 @@ def training_step(tp_group: int = 0, dp_group: int = 0, slow_micros: int = 0) ->
     return step.trace()
 
 
-def write_step(folder: Path, tp: int, dp: int, has_groups: bool = False, straggler_micros: int = 0) -> None:
-    """Traces and configuration; a straggler is rank 0."""
+def write_step(
+    folder: Path, tp: int, dp: int, has_groups: bool = False, straggler_micros: int = 0, most_micros: int = 0
+) -> None:
+    """Traces and configuration; a straggler is rank 0. most_micros: each rank is slower by a random time below it."""
     groups = {}
+    slower = random.Random(1)
     for rank in range(tp * dp):
         tp_group, dp_group = (1 + rank // tp, 1 + dp + rank % tp) if has_groups else (0, 0)
         if has_groups:
             groups.setdefault(tp_group, []).append(rank)
             groups.setdefault(dp_group, []).append(rank)
-        trace = training_step(tp_group, dp_group, straggler_micros if rank == 0 else 0)
+        slow_micros = (straggler_micros if rank == 0 else 0) + (slower.randrange(most_micros) if most_micros else 0)
+        trace = training_step(tp_group, dp_group, slow_micros)
         (folder / f"step.{rank}.et").write_bytes(trace)
     (folder / "groups.json").write_text(json.dumps(groups))
     write_configuration(folder, ["Switch", "Ring"], [tp, dp], [400, 50], [936.25, 1000], "ring", splits=4)
@@ -169,6 +174,13 @@ def rows() -> list[tuple[str, str, str]]:
             False,
             lambda f: write_step(f, 8, 64, False, 7),
         ),
+        (
+            "the same by groups, all NPUs 0 to 19 us slower",
+            "<= 3 s",
+            "congestion-unaware",
+            True,
+            lambda f: write_step(f, 8, 64, True, 0, 20),
+        ),
         ("step, TP8 x DP128 = 1,024 NPUs", "<= 3 s", "congestion-unaware", False, lambda f: write_step(f, 8, 128)),
         (
             "the same, by communicator groups",
@@ -176,6 +188,13 @@ def rows() -> list[tuple[str, str, str]]:
             "congestion-unaware",
             True,
             lambda f: write_step(f, 8, 128, True),
+        ),
+        (
+            "the same by groups, all NPUs 0 to 19 us slower",
+            "<= 8 s",
+            "congestion-unaware",
+            True,
+            lambda f: write_step(f, 8, 128, True, 0, 20),
         ),
         (
             "direct all-reduce, 1,024 NPUs",

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from phantora.errors import UserError
 from phantora.importers.chakra_file import check_ranks, find_chakra, read_files
 from phantora.importers.chakra_groups import read_groups
 from phantora.importers.chakra_matching import Matching
@@ -52,6 +53,9 @@ def _foreign(paths: Sequence[Path], comm_groups: Path | str | None, report: Impo
     groups, is_given = read_groups(comm_groups, files, report)
     signatures = Signatures()
     graphs = [RankGraph(rank, file, signatures, report) for rank, file in enumerate(files)]
+    if not any(graph.rows for graph in graphs):
+        left = "; ".join(f"{counted.count} {what}" for what, counted in report.left_out.items())
+        raise UserError(f"{paths[0]}: nothing to import: no node is work{f' (left out: {left})' if left else ''}")
     matching = Matching(len(files), groups, is_given, report)
     for graph in graphs:
         matching.add(graph)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from phantora.errors import UserError
+from phantora.importers.chakra_names import meant
 from phantora.importers.chakra_wire import (
     BYTES,
     VARINT,
@@ -39,6 +40,7 @@ from phantora.importers.chakra_wire import (
 
 # distinct ones kept for comparison; where times differ in every node, they would fill the memory
 _NODES_KEPT, _ATTRIBUTES_KEPT = 300_000, 100_000
+_NAMES_KEPT = 4096
 _EXPANSION, _EXPANDED_BYTES = 300, 1 << 26  # a gzipped file may grow 300-fold, or to 64 MiB
 _FILE_NAME = re.compile(r"(.*)\.(\d{1,9})\.et(\.gz)?", re.DOTALL)
 _Tensors = tuple[str, str, str]
@@ -90,6 +92,8 @@ class ChakraReader:
     _attributes: dict[bytes, tuple[str, Value]] = data_field(default_factory=dict)
     _files: dict[bytes, ChakraFile] = data_field(default_factory=dict)
     _num_nodes: int = 0
+    _names: dict[str, str] = data_field(default_factory=dict)  # attribute -> the one that was meant, '' if it is right
+    _misspelt: list[str] = data_field(default_factory=list)
 
     def read(self, path: Path | str) -> ChakraFile:
         """The trace in a file. UserError: cannot be read, or is malformed."""
@@ -127,7 +131,7 @@ class ChakraReader:
             if node is None:
                 if len(known) >= _NODES_KEPT:
                     known.clear()
-                node = known[body] = self._node(body, start, len(nodes))
+                node = known[body] = self._node(path, body, start, len(nodes))
             nodes.append(node)
             at = end
         return ChakraFile(path=path, content=len(self._files), version=version, metadata=metadata, nodes=tuple(nodes))
@@ -145,10 +149,13 @@ class ChakraReader:
                 name, attributes[name] = attribute(data, content, at)
         return version, attributes
 
-    def _node(self, body: bytes, offset: int, index: int) -> ChakraNode:
+    def _node(self, path: Path, body: bytes, offset: int, index: int) -> ChakraNode:
         """The node in `body`, which stands at `offset` of the file."""
         try:
-            return self._node_fields(body)
+            node = self._node_fields(body)
+            if self._misspelt:
+                self._refuse_misspelt(path, node)
+            return node
         except Malformed as error:
             raise Malformed(offset + error.offset, f"node {index} of the file: {error.reason}") from None
 
@@ -196,7 +203,23 @@ class ChakraReader:
         if len(self._attributes) >= _ATTRIBUTES_KEPT:
             self._attributes.clear()
         pair = self._attributes[body[at:end]] = attribute(body, at, end)
+        name = pair[0]
+        known = self._names.get(name)
+        if known is None:
+            if len(self._names) >= _NAMES_KEPT:
+                self._names.clear()
+            known = self._names[name] = meant(name)
+        if known:
+            self._misspelt.append(name)
         return pair
+
+    def _refuse_misspelt(self, path: Path, node: ChakraNode) -> None:
+        name = self._misspelt[0]
+        named = _FILE_NAME.fullmatch(path.name)
+        rank = f"rank {int(named[2])}, " if named else ""
+        raise UserError(
+            f"{path}: {rank}node {node.id}: attribute {name!r} is read by nobody; is {self._names[name]!r} meant?"
+        )
 
 
 def _check(wire: int, wanted: int, start: int, number: int) -> None:

@@ -23,6 +23,7 @@ _KINDS = (
     "reduce_scatter", "barrier",
 )  # fmt: skip
 _WORLD = ("", "0")  # pg_name of the whole world, for ASTRA-sim
+_NO_SIZE = -1
 _MAX_BYTES = 1 << 44  # 16 TiB; larger sizes are taken for garbage
 
 
@@ -75,9 +76,7 @@ class Matching:
             self._report.guess("collectives of no known comm_type: as work of their duration", _place(graph, node))
             return
         if type(size) is not int or not 0 <= size < _MAX_BYTES:
-            if _KINDS[kind] != "barrier":
-                self._report.guess("collectives without a comm_size that can be: as of 0 bytes", _place(graph, node))
-            size = 0
+            size = 0 if _KINDS[kind] == "barrier" else _NO_SIZE
         dims = attributes.get("involved_dim")
         name = attributes.get("pg_name", "")
         name = name if isinstance(name, str) else str(name)
@@ -104,6 +103,7 @@ class Matching:
                 return
         group = len(run.groups)
         run.groups.append(GroupInfo(name or "world", ranks))
+        self._check_sizes(by_rank, graphs)
         for k in range(max(map(len, by_rank.values()))):
             parts = [parts[k] for _, parts in sorted(by_rank.items()) if k < len(parts)]
             self._check_alike(graphs, name, k, parts)
@@ -112,6 +112,14 @@ class Matching:
                 size *= len(ranks)  # Chakra counts what one rank puts in
             root = min(parts[0].root, len(ranks) - 1)
             self._put(run, CollectiveInfo(parts[0].kind, group, ranks, size, "uint8", root), parts)
+
+    @staticmethod
+    def _check_sizes(by_rank: Mapping[int, list[_Part]], graphs: Sequence[RankGraph]) -> None:
+        for part in (part for _, parts in sorted(by_rank.items()) for part in parts):
+            if part.bytes == _NO_SIZE:
+                size = part.node.attributes.get("comm_size")
+                what = "is missing" if size is None else f"must be an integer from 0 to {_MAX_BYTES - 1}, not {size!r:.40}"
+                raise UserError(f"{_place(graphs[part.rank], part.node)}, rank {part.rank}: comm_size {what}")
 
     def _members(self, name: str, by_rank: Mapping[int, Any], graphs: Sequence[RankGraph]) -> tuple[int, ...]:
         if name in self._groups:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from phantora.errors import UserError
+from phantora.importers.kineto_absent import FAMILY, ranks_per_node, renumber, split, tell
 from phantora.importers.kineto_clock import clock_offsets
 from phantora.importers.kineto_events import KinetoFile
 from phantora.importers.kineto_match import Matched, match
@@ -39,8 +40,6 @@ def run_of(files: list[KinetoFile], et: list[EtFile], report: ImportReport) -> R
     """A Run of files that have been read."""
     ranks = assign_ranks(files, report)
     world_size = max(max(ranks) + 1, *(file.world_size for file in files))
-    if world_size > len(files):
-        report.note(f"{len(files)} of {world_size} ranks are in the import; collectives have members that are not")
     link(files, ranks, et, report)
     table = SignatureTable()
     order = sorted(range(len(files)), key=lambda i: ranks[i])
@@ -50,22 +49,42 @@ def run_of(files: list[KinetoFile], et: list[EtFile], report: ImportReport) -> R
     run = Run(
         command=["phantora", "import", "kineto", *(file.shown for file in files)],
         cluster=None,
-        world_size=world_size,
-        nproc_per_node=min(gpus or world_size, world_size),
+        world_size=len(files),
+        nproc_per_node=ranks_per_node(sorted(ranks), gpus, report),
         source="kineto",
     )
     if not any(len(one.trace.issue_ns) for one in built):
-        raise UserError(f"{files[0].shown}: nothing to import: neither work of a device nor operators")
+        raise UserError(f"{files[0].shown}: nothing to import: neither work of a device nor operators{_dropped(report)}")
     run.ranks = [one.trace for one in built]
-    run.signatures = table.signatures()
     matched = match({one.trace.rank: one.parts for one in built}, world_size, report)
     _common_clock(built, matched, report)
-    add_collectives(run, matched, report)
+    whole, cut = split(matched, ranks)
+    _cut_as_work(run, cut, table)
+    tell(cut, ranks, "of their duration", report)
+    run.signatures = table.signatures()
+    add_collectives(run, renumber(run.ranks, whole, world_size, report), report)
     report.take("collectives", len(run.collectives))
     report.take("ranks", len(run.ranks))
     run.virtual_ns = max((max(trace.host_end_ns, max(trace.end_ns, default=0)) for trace in run.ranks), default=0)
     run.notes = report.as_notes()
     return run
+
+
+def _dropped(report: ImportReport) -> str:
+    """What there was and was left out, for the message that nothing is left."""
+    found = [f"{counted.count} {what}" for what, counted in report.left_out.items()]
+    return f" (left out: {'; '.join(found[:4])}{'; ...' if len(found) > 4 else ''})" if found else ""
+
+
+def _cut_as_work(run: Run, cut: list[Matched], table: SignatureTable) -> None:
+    traces = {trace.rank: trace for trace in run.ranks}
+    for collective in cut:
+        name = f"{collective.kind} of {len(collective.ranks)} ranks"
+        for rank, part in sorted(collective.parts.items()):
+            trace, row = traces[rank], part.row
+            took = trace.end_ns[row] - trace.start_ns[row]
+            trace.signature[row] = table.number(name, (), (), FAMILY, part.bytes, "", took)
+            trace.comm_streams.setdefault(trace.stream[row], collective.group or "group")
 
 
 def assign_ranks(files: Sequence[KinetoFile], report: ImportReport) -> list[int]:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from phantora.errors import UserError
 from phantora.importers.kineto import add_collectives, run_of
+from phantora.importers.kineto_absent import renumber, split, tell
 from phantora.importers.kineto_comm import CommPart, part_from_arguments
-from phantora.importers.kineto_match import match
+from phantora.importers.kineto_match import Matched, match
 from phantora.importers.pytorch_et_file import EtFile, EtNode, EtTensor, specs
 from phantora.importers.report import ImportReport
 from phantora.importers.trace_reader import read_traces
@@ -61,29 +62,38 @@ def run_of_nodes(traces: list[EtFile], report: ImportReport) -> Run:
     ranks = _ranks(traces, report)
     sizes = [size for trace in traces for _, size in trace.groups.values()]
     world_size = max([max(ranks) + 1, *sizes])
-    if world_size > len(traces):
-        report.note(f"{len(traces)} of {world_size} ranks are in the import; collectives have members that are not")
     signatures: dict[tuple[object, ...], int] = {}
     order = sorted(range(len(traces)), key=lambda i: ranks[i])
     built = [_Rank(traces[i], ranks[i], world_size, signatures, report).build() for i in order]
     run = Run(
         command=["phantora", "import", "pytorch-et", *(trace.shown for trace in traces)],
-        cluster=None, world_size=world_size, nproc_per_node=world_size, source="pytorch-et",
+        cluster=None, world_size=len(traces), nproc_per_node=len(traces), source="pytorch-et",
     )  # fmt: skip
     run.ranks = [trace for trace, _ in built]
     if not any(len(trace.issue_ns) for trace in run.ranks):
         raise UserError(f"{traces[0].shown}: nothing to import: no operator works on a GPU")
+    whole, cut = split(match({trace.rank: parts for trace, parts in built}, world_size, report), ranks)
+    _cut_as_work(run, cut, signatures)
+    tell(cut, ranks, "that takes no time (the trace has no durations)", report)
     run.signatures = [
         SignatureInfo(name, inputs, outputs, 0, 1, "unknown", 0, 0, "unknown", call)  # type: ignore[arg-type]
         for name, inputs, outputs, call in signatures
     ]
-    add_collectives(run, match({trace.rank: parts for trace, parts in built}, world_size, report), report)
+    add_collectives(run, renumber(run.ranks, whole, world_size, report), report)
     report.take("collectives", len(run.collectives))
     report.take("ranks", len(run.ranks))
     report.note("execution traces alone hold no times: all work must be priced (phantora simulate --reprice)")
     report.note("the host's time between launches is not known: it is taken as 0")
     run.notes = report.as_notes()
     return run
+
+
+def _cut_as_work(run: Run, cut: list[Matched], signatures: dict[tuple[object, ...], int]) -> None:
+    traces = {trace.rank: trace for trace in run.ranks}
+    for collective in cut:
+        key = (f"{collective.kind} of {len(collective.ranks)} ranks", (), (), "")
+        for rank, part in sorted(collective.parts.items()):
+            traces[rank].signature[part.row] = signatures.setdefault(key, len(signatures))
 
 
 def _ranks(traces: list[EtFile], report: ImportReport) -> list[int]:

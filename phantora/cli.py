@@ -10,10 +10,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+
+def _end_at_once(*_: object) -> None:
+    """Ctrl-C while modules are imported: nothing has begun that would have to be ended in order."""
+    os._exit(128 + signal.SIGINT)
+
+
 if __name__ == "__main__" or Path(sys.argv[0]).name == "phantora":
-    # Ctrl-C while modules are imported: nothing has begun that would have to be ended in order.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
+        signal.signal(signal.SIGINT, _end_at_once)
 
 import click
 
@@ -37,6 +42,8 @@ class _Commands(click.Group):
 
         open_standard_streams()
         try:
+            if signal.getsignal(signal.SIGINT) is _end_at_once:  # from here on commands clean up: temporary folders, programs
+                signal.signal(signal.SIGINT, signal.default_int_handler)
             code = super().main(*args, standalone_mode=False, **extra)
             _flush()
         except click.ClickException as error:
@@ -362,8 +369,6 @@ def calibrate(out: str, run: str | None, cluster: str, seconds: float, only: str
     from phantora.cluster import load_cluster
     from phantora.compute.calibrate_command import calibrate as measure
 
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     measure(Path(out), Path(run) if run else None, load_cluster(cluster), seconds, click.echo, only)
 
 

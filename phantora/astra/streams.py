@@ -9,12 +9,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from phantora.astra.clock import Action, Batches
+from phantora.astra.config import System
 from phantora.astra.custom import CustomPhase, CustomTraces
 from phantora.astra.network import Network
 from phantora.astra.plan import Allocators, Collective, Phase, Planner
 
 _LOCAL_DELAY_NS = 10  # MemBus.cc: groups do not see endpoint-delay
 _COLLECTIVE_TAG, _TAGS, _GROUP_TAGS = 500_000_000, 500_000_000, 1_000_000
+
+
+def bus_ns(system: System, is_local: bool) -> int:
+    """How long a packet is on the memory bus; is_local: of a group's collective."""
+    return _LOCAL_DELAY_NS if is_local else system.endpoint_delay_ns
+
+
+def reduction_ns(system: System, size_bytes: int) -> int:
+    """Two reads and a write of local memory. Source: PacketBundle::call."""
+    rate = system.local_mem_bytes_per_ns
+    return 3 * int(size_bytes / rate) if rate else 0
 
 
 class Stream:
@@ -39,12 +51,11 @@ class Stream:
 
     def bus(self, is_local: bool, action: Action, size: int) -> None:
         """See `algorithms.Port`."""
-        self.owner.batches.after(_LOCAL_DELAY_NS if is_local else self.owner.delay_ns, action, size)
+        self.owner.batches.after(bus_ns(self.owner.planner.system, is_local), action, size)
 
     def reduce(self, size: int, action: Action) -> None:
-        """Two reads and a write of local memory. Source: PacketBundle::call."""
-        rate = self.owner.bytes_per_ns
-        self.owner.batches.after(3 * int(size / rate) if rate else 0, action, -1)
+        """See `algorithms.Port`."""
+        self.owner.batches.after(reduction_ns(self.owner.planner.system, size), action, -1)
 
     def finished(self) -> None:
         """See `algorithms.Port`."""
@@ -87,8 +98,6 @@ class Streams:
         self._custom = custom
         self.rank, self.batches, self.network, self.planner = rank, batches, network, planner
         system, num_queues = planner.system, planner.num_queues
-        self.delay_ns = system.endpoint_delay_ns
-        self.bytes_per_ns = system.local_mem_bytes_per_ns
         self.allocators = Allocators(len(planner.shape.dims), num_queues)
         self._width = -(-system.active_chunks // num_queues)
         self._queues: list[list[Stream]] = [[] for _ in range(num_queues * len(planner.shape.dims))]

@@ -22,6 +22,7 @@ from phantora.astra.network import (
     UnawareNetwork,
 )
 from phantora.astra.plan import Allocators, Collective, Line, Planner
+from phantora.astra.ring import SkewedRing, skewed_ring
 from phantora.astra.streams import Streams
 
 
@@ -79,6 +80,7 @@ class Wholes:
         self._geometries: dict[Collective, Geometry] = {}
         self._together: dict[Any, Ending] = {}
         self._apart: dict[Any, list[Ending]] = {}
+        self._rings: dict[tuple[Collective, int], SkewedRing | None] = {}
 
     def geometry(self, collective: Collective) -> Geometry:
         """UserError if the collective cannot be run."""
@@ -122,6 +124,9 @@ class Wholes:
     ) -> list[Ending]:
         """When each of all members ends, if they start at these times (the first at 0). `of` (allocators) move on."""
         geometry = self.geometry(collective)
+        ring = self._ring(collective, geometry, members)
+        if ring is not None:
+            return [Ending(end_ns, end_ns - ring.last_ns) for end_ns in ring.ends_ns(starts_ns)]
         states = tuple([allocators.state() for allocators in of])
         key = collective, geometry.key, tuple(starts_ns), states
         endings = self._apart.get(key)
@@ -132,6 +137,18 @@ class Wholes:
             for allocators in of:
                 self._move_on(collective, allocators)
         return endings
+
+    def _ring(self, collective: Collective, geometry: Geometry, members: Sequence[int]) -> SkewedRing | None:
+        """The closed form, where there is one; the allocators then stay as they are: one queue, and no trees."""
+        key = collective, members[0]
+        if key not in self._rings:
+            line, is_one = geometry.lines[0], len(geometry.lines) == 1
+            applies = is_one and line.algorithm.name == "ring" and self.planner.num_queues == 1
+            self._rings[key] = None
+            if applies and not (self.is_aware or self._rendezvous):
+                network = UnawareNetwork(Clock(), self.planner.shape)
+                self._rings[key] = skewed_ring(collective, line, members, self.planner, network.delay_ns)
+        return self._rings[key]
 
     def _move_on(self, collective: Collective, allocators: Allocators) -> None:
         if self.planner.num_queues == 1 and all(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import webbrowser
 from collections.abc import Callable
@@ -26,8 +25,6 @@ def view(run: Path, offline: bool, port: int | None, open_browser: bool, say: Ca
             f"--port {port}: ui.perfetto.dev takes traces from port {UI_PORT} only; --port goes with --offline"
         )
     server = _offline_server(path, port) if offline else _handover_server(path)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     with server:
         say(f"open {server.page_url}")
         if open_browser:  # in a thread: a browser of the terminal returns only when it is left

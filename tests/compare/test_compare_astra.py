@@ -1,8 +1,12 @@
 """Against ASTRA-sim: closed forms of single collectives, totals, a binary that is there or is not."""
 
 import json
+import os
 import re
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -141,6 +145,8 @@ def test_a_binary(tmp_path):
         ({"ranks": "ranks - 1"}, "1 of 4 NPUs did not finish .*deadlock"),
         ({"ending": "sys.exit('what went wrong')"}, "exit code 1: .*what went wrong"),
         ({"ending": "import time; time.sleep(60)"}, "did not end within 1 s"),
+        ({"ranks": "0"}, "without a line .*no ASTRA-sim.: it printed nothing"),
+        ({"ranks": "0", "ending": "print('hello')"}, "a deadlock of all NPUs, or no ASTRA-sim.: hello"),
     ],
 )
 def test_a_binary_that_fails(tmp_path, settings, words):
@@ -185,3 +191,47 @@ def test_the_command(tmp_path):
         run(astra_sim="builtin", kineto=[Path("x.json")])
     with pytest.raises(UserError, match="a binary for each network"):
         run(astra_sim=str(tmp_path / "x"), aware=True)
+
+
+def left_running(word):
+    """Command lines of live processes with this word."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line, state = path.read_bytes(), path.with_name("stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue  # it has ended
+        if word.encode() in line and state != "Z":
+            found.append(line)
+    return found
+
+
+def wrapper(path):
+    """A program that starts another one, which goes on."""
+    path.write_text(f"#!/bin/sh\n{sys.executable} -c 'import time; time.sleep(300)' {path} &\nwait\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_time_limit_ends_what_a_wrapper_has_started(tmp_path):
+    run, folder = recorded(made_up_run(1), tmp_path / "run", per_node=2)
+    program = wrapper(tmp_path / "wrapper_unaware")
+    with pytest.raises(UserError, match="did not end within 1 s"):
+        compare_astra(run, folder / "chakra", AstraSim.of(program, False, 1))
+    assert not left_running(str(program))
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted(tmp_path, signum):
+    """Exit code 128 + signal, no process and no temporary folder left."""
+    recorded(made_up_run(1), tmp_path / "run", per_node=2)
+    program, scratch = wrapper(tmp_path / "wrapper_unaware"), tmp_path / "scratch"
+    scratch.mkdir()
+    words = [sys.executable, "-m", "phantora.cli", "compare", "--astra-sim", str(program), str(tmp_path / "run")]
+    process = subprocess.Popen(words, env={**os.environ, "TMPDIR": str(scratch)}, stderr=subprocess.PIPE, text=True)
+    while len(left_running(str(program))) < 3 and process.poll() is None:  # the command, the wrapper, what it started
+        time.sleep(0.05)
+    process.send_signal(signum)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + signum and "Traceback" not in errors, errors
+    assert not left_running(str(program)) and not list(scratch.iterdir())
