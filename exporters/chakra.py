@@ -44,7 +44,7 @@ def write_chakra(run: Run, directory: Path | str) -> Path:
     """
     folder = Path(directory) / "chakra"
     folder.mkdir(parents=True, exist_ok=True)
-    _remove_others(folder, {f"trace.{trace.rank}.et" for trace in run.ranks})
+    remove_others(folder, {f"trace.{trace.rank}.et" for trace in run.ranks})
     groups = {str(i + 1): sorted(group.ranks) for i, group in enumerate(run.groups) if len(group.ranks) > 1}
     (folder / "comm_groups.json").write_text(json.dumps(groups) + "\n")
     blobs = [_signature_bytes(signature) for signature in run.signatures]
@@ -56,7 +56,7 @@ def write_chakra(run: Run, directory: Path | str) -> Path:
     return folder
 
 
-def _remove_others(folder: Path, names: set[str]) -> None:
+def remove_others(folder: Path, names: set[str]) -> None:
     """Traces of an earlier run with more ranks would be read as part of this one."""
     for path in sorted(folder.glob("trace.*.et")):
         if path.name not in names and path.name.split(".")[1].isdecimal():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,10 +32,22 @@ def text(value: object) -> str:
 
 @contextmanager
 def event_file(path: Path, head: dict[str, Any]) -> Iterator[EventFile]:
-    """The file `path`, with `head` before its events."""
+    """The file `path`, with `head` before its events. It gets its name when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with _events(partial, path.name.endswith(".gz"), head) as file:
+            yield file
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _events(path: Path, is_packed: bool, head: dict[str, Any]) -> Iterator[EventFile]:
     with path.open("wb", buffering=1 << 20) as raw:
-        packed = gzip.GzipFile("", "wb", compresslevel=4, fileobj=raw, mtime=0) if path.name.endswith(".gz") else raw
+        packed = gzip.GzipFile("", "wb", compresslevel=4, fileobj=raw, mtime=0) if is_packed else raw
         out = io.TextIOWrapper(packed, encoding="utf-8", write_through=False, newline="\n")  # type: ignore[arg-type]
         for key, value in head.items():
             out.write(f"{'{' if key == next(iter(head)) else ''}\n{text(key)}: {text(value)},")

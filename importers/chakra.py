@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from phantora.errors import UserError
+from phantora.importers.chakra_archive import is_archive, unpacked
 from phantora.importers.chakra_file import check_ranks, find_chakra, read_files
 from phantora.importers.chakra_groups import read_groups
 from phantora.importers.chakra_matching import Matching
@@ -22,13 +23,34 @@ from phantora.trace.model import Run
 
 
 def read(where: Path | str | Iterable[Path | str], comm_groups: Path | str | None = None) -> tuple[Run, ImportReport]:
-    """The run in the files `where`: a PREFIX of PREFIX.RANK.et, their folder, that of a run, or the files in order of
-    ranks.
+    """The run in the files `where`: a PREFIX of PREFIX.RANK.et, their folder, that of a run, a tar archive of them, or
+    the files in order of ranks.
 
     comm_groups: ASTRA-sim's JSON of communicator groups; without it a comm_groups.json beside the traces counts.
     UserError: no files, a rank is missing, a file is malformed, data dependencies form a cycle, groups that cannot be.
     """
-    paths, report = _paths(where), ImportReport()
+    report = ImportReport()
+    where = where if isinstance(where, (str, Path)) else list(where)
+    archive = _archive(where)
+    if archive is None:
+        return _read(_paths(where), comm_groups, report), report
+    with unpacked(archive, report) as folder:
+        run = _read(_paths(folder), comm_groups, report)
+        report.files = [f"{archive}!{Path(name).name}" for name in report.files]
+        if run.source == "chakra":
+            run.command = [str(archive)]
+    return run, report
+
+
+def _archive(where: Path | str | list[Path | str]) -> Path | None:
+    files = where if isinstance(where, list) else [where]
+    archives = [Path(file) for file in files if is_archive(Path(file))]
+    if archives and len(files) > 1:
+        raise UserError(f"{archives[0]}: an archive of Chakra traces holds all ranks; name it alone")
+    return archives[0] if archives else None
+
+
+def _read(paths: Sequence[Path], comm_groups: Path | str | None, report: ImportReport) -> Run:
     report.files = [str(path) for path in paths]
     run = read_recorded(paths)
     if run is not None:
@@ -36,8 +58,8 @@ def read(where: Path | str | Iterable[Path | str], comm_groups: Path | str | Non
         report.take("ranks", len(run.ranks))
         report.take("kernels and communications", sum(len(trace.signature) for trace in run.ranks))
         report.take("collectives", len(run.collectives))
-        return run, report
-    return _foreign(paths, comm_groups, report), report
+        return run
+    return _foreign(paths, comm_groups, report)
 
 
 def _paths(where: Path | str | Iterable[Path | str]) -> list[Path]:

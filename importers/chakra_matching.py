@@ -118,7 +118,8 @@ class Matching:
         for part in (part for _, parts in sorted(by_rank.items()) for part in parts):
             if part.bytes == _NO_SIZE:
                 size = part.node.attributes.get("comm_size")
-                what = "is missing" if size is None else f"must be an integer from 0 to {_MAX_BYTES - 1}, not {size!r:.40}"
+                what = f"must be an integer from 0 to {_MAX_BYTES - 1}, not {size!r:.40}"
+                what = "is missing" if size is None else what
                 raise UserError(f"{_place(graphs[part.rank], part.node)}, rank {part.rank}: comm_size {what}")
 
     def _members(self, name: str, by_rank: Mapping[int, Any], graphs: Sequence[RankGraph]) -> tuple[int, ...]:

@@ -54,7 +54,8 @@ def run_of(files: list[KinetoFile], et: list[EtFile], report: ImportReport) -> R
         source="kineto",
     )
     if not any(len(one.trace.issue_ns) for one in built):
-        raise UserError(f"{files[0].shown}: nothing to import: neither work of a device nor operators{_dropped(report)}")
+        what = f"nothing to import: neither work of a device nor operators{_dropped(report)}"
+        raise UserError(f"{files[0].shown}: {what}")
     run.ranks = [one.trace for one in built]
     matched = match({one.trace.rank: one.parts for one in built}, world_size, report)
     _common_clock(built, matched, report)

@@ -102,6 +102,7 @@ class KinetoFile:
     memory: list[tuple[int, Thread, int, int, int]] = field(
         default_factory=list
     )  # ns, thread, device, allocated, reserved
+    instants: list[tuple[int, Thread, str]] = field(default_factory=list)  # user annotations of no length
     autograd_threads: dict[Thread, None] = field(default_factory=dict)
     is_rocm: bool = False
 
@@ -152,6 +153,8 @@ class KinetoReader:
             self._memory(event)
         elif phase == "X" and name in self._handlers:
             self._handlers[name](event, name)
+        elif phase == "i" and name == "user_annotation":
+            self._instant(event)
         elif phase == "i":
             self._report.leave_out("instants of the profiler", clean_text(event.get("name")))
         else:
@@ -165,6 +168,7 @@ class KinetoReader:
             for span in spans:
                 span.begin_ns += base  # type: ignore[attr-defined]
                 span.end_ns += base  # type: ignore[attr-defined]
+        file.instants = [(ns + base, thread, name) for ns, thread, name in file.instants]
         file.memory = [(ns + base, *rest) for ns, *rest in file.memory]  # type: ignore[misc]
         return file
 
@@ -204,6 +208,13 @@ class KinetoReader:
         if found := self._span(event, "annotation"):
             self._describe(*found)
             self.file.annotations.append(found[0])
+
+    def _instant(self, event: dict[str, Any]) -> None:
+        ns, pid, tid = microseconds_as_ns(event.get("ts")), event.get("pid"), event.get("tid")
+        if ns is None or abs(ns) >= _MAX_NS or not isinstance(pid, (int, str)) or not isinstance(tid, (int, str)):
+            self._report.leave_out("instants without a time or thread", clean_text(event.get("name")))
+        else:
+            self.file.instants.append((ns, (pid, tid), self._name(event)))
 
     def _describe(self, span: Span, args: dict[str, Any]) -> None:
         span.record_function = whole_number(args.get("Record function id"), 0) or -1

@@ -50,7 +50,9 @@ def build_rank(file: KinetoFile, rank: int, world_size: int, table: SignatureTab
     _append_marks(trace, file, _main_thread(file, rows, list(threads)), report)
     _append_memory(trace, file, threads)
     trace.host_end_ns = max((span.end_ns for span in _host_spans(file)), default=max(trace.end_ns, default=0))
-    begins = [span.begin_ns for span in _host_spans(file)] + [row.issue_ns for row in rows] + list(trace.memory_ns)
+    trace.host_end_ns = max([trace.host_end_ns, *trace.mark_ns])
+    begins = [span.begin_ns for span in _host_spans(file)] + [row.issue_ns for row in rows]
+    begins += [*trace.mark_ns[:1], *trace.memory_ns]
     return BuiltRank(trace, parts, min(begins, default=None), file)
 
 
@@ -148,22 +150,37 @@ def _append_marks(trace: RankTrace, file: KinetoFile, main: Thread | None, repor
     report.take("ranges", len(spans))
     named = sum(span.name.startswith("nccl:") for span in file.annotations)
     report.leave_out("ranges of other threads", count=len(file.annotations) - len(spans) - named)
+    points = sorted(((ns, name) for ns, thread, name in file.instants if thread == main), reverse=True)
+    report.take("marks of a moment", len(points))
+    report.leave_out("marks of other threads", count=len(file.instants) - len(points))
+    has_steps = any(name == _OPTIMIZER_MARK for _, name in points)  # as our own export writes them
     stack: list[Span] = []
+
+    def close_until(ns: int) -> None:
+        while stack and stack[-1].end_ns <= ns:
+            _mark_points(trace, points, stack[-1].end_ns)
+            _close(trace, stack.pop(), has_steps)
+        _mark_points(trace, points, ns)
+
     for span in spans:
-        while stack and stack[-1].end_ns <= span.begin_ns:
-            _close(trace, stack.pop())
+        close_until(span.begin_ns)
         _mark(trace, span.begin_ns, span.name, 1)
         if stack and span.end_ns > stack[-1].end_ns:
             report.doubt("ranges that end after the range round them: cut", span.name)
             span = Span(span.begin_ns, stack[-1].end_ns, span.thread, span.name, span.kind)
         stack.append(span)
-    while stack:
-        _close(trace, stack.pop())
+    close_until(max([span.end_ns for span in stack] + [ns for ns, _ in points[:1]], default=0))
 
 
-def _close(trace: RankTrace, span: Span) -> None:
+def _mark_points(trace: RankTrace, points: list[tuple[int, str]], until_ns: int) -> None:
+    """points: the latest first."""
+    while points and points[-1][0] <= until_ns:
+        _mark(trace, *points.pop(), 0)
+
+
+def _close(trace: RankTrace, span: Span, has_steps: bool) -> None:
     _mark(trace, span.end_ns, span.name, -1)
-    if span.name.startswith("Optimizer.step#"):
+    if not has_steps and span.name.startswith("Optimizer.step#"):
         _mark(trace, span.end_ns, _OPTIMIZER_MARK, 0)
 
 

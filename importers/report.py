@@ -11,6 +11,8 @@ _NUM_EXAMPLES = 3
 _MAX_EXAMPLE = 120
 _MAX_KINDS = 200  # a hostile file has as many categories as events
 
+_SINGULARS = {"ranks": "rank", "streams": "stream", "collectives": "collective", "ranges": "range"}
+
 Counts = dict[str, "Counted"]
 
 
@@ -65,7 +67,7 @@ class ImportReport:
         for title, counts in self._sections():
             if counts:
                 found.append(f"{title}:")
-                found += [f"  {counted.count:>9,}  {what}{_for_instance(counted)}" for what, counted in counts.items()]
+                found += [f"  {c.count:>9,}  {_named(what, c)}{_for_instance(c)}" for what, c in counts.items()]
         return found + [f"note: {text}" for text in self.notes]
 
     def as_notes(self) -> list[str]:
@@ -98,6 +100,10 @@ def _count(counts: Counts, what: str, example: str, count: int) -> None:
     example = example if len(example) <= _MAX_EXAMPLE else example[: _MAX_EXAMPLE - 3] + "..."
     if example and len(counted.examples) < _NUM_EXAMPLES and example not in counted.examples:
         counted.examples.append(example)
+
+
+def _named(what: str, counted: Counted) -> str:
+    return _SINGULARS.get(what, what) if counted.count == 1 else what
 
 
 def _for_instance(counted: Counted) -> str:

@@ -13,22 +13,40 @@ from typing import BinaryIO
 from phantora.errors import UserError
 from phantora.importers.report import ImportReport
 
+_TRACES = (".json", ".json.gz", ".tar", ".tar.gz", ".tgz")
 _MAX_MEMBERS = 100_000
 _TAR_MAGIC_AT, _TAR_MAGIC = 257, b"ustar"
 
 
 def open_sources(files: Iterable[str | Path], report: ImportReport) -> Iterator[tuple[str, BinaryIO]]:
     """(name in messages, stream) of every JSON text in `files`, in order. UserError for what cannot be opened."""
-    for file in files:
-        path = Path(file)
-        if path.is_dir():
-            raise UserError(f"{path}: is a folder; name the trace files in it")
+    for path in _files(files, report):
         try:
             plain = path.open("rb")
         except OSError as error:
             raise UserError(f"{path}: cannot be read: {error.strerror}") from None
         with plain:
             yield from _unpacked(plain, str(path), report)
+
+
+def _files(files: Iterable[str | Path], report: ImportReport) -> Iterator[Path]:
+    """The files, and in order of names the traces in folders."""
+    for file in files:
+        path = Path(file)
+        if not path.is_dir():
+            yield path
+            continue
+        try:
+            inside = sorted(entry for entry in path.iterdir() if entry.is_file())
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+        traces = [entry for entry in inside if entry.name.endswith(_TRACES) and not entry.name.startswith("._")]
+        if not traces:
+            raise UserError(f"{path}: the folder holds no trace ({', '.join(_TRACES)})")
+        for entry in inside:
+            if not entry.name.endswith(_TRACES) or entry.name.startswith("._"):
+                report.leave_out("files of folders that are no traces by their name", str(entry))
+        yield from traces
 
 
 def _unpacked(file: BinaryIO, shown: str, report: ImportReport) -> Iterator[tuple[str, BinaryIO]]:

@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from phantora.import_command import import_traces
 from phantora.simulate_command import simulate
 
 _FACTORS = re.compile(r"[-+.\w]*,[-+.\w]*")  # of --contention, good or bad; no script is called so
+_UNKNOWN_RANKS = 1 << 20  # where the number of ranks is not known yet: more than can be
 _LAUNCHER = "phantora.launcher"  # in a context: what follows `--` is a command that starts the ranks
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -153,7 +155,7 @@ def _job_options(arguments: dict[str, Any]) -> Any:
     check_world(cluster, arguments["nnodes"], nproc_per_node)
     name = (script.rpartition(".")[2] if arguments["is_module"] else Path(script).stem)[:100]
     out = arguments["out"] or f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    world_size = 1 << 20 if launch_command else arguments["nnodes"] * nproc_per_node  # of a command: not known yet
+    world_size = _UNKNOWN_RANKS if launch_command else arguments["nnodes"] * nproc_per_node  # of a command: not known yet
     shown = arguments["ranks_on_terminal"]
     if shown not in ("all", "none") and not launch_command:
         _rank_list("--ranks-on-terminal", shown, world_size)
@@ -280,7 +282,11 @@ def _rank_list(option: str, text: str, world_size: int) -> tuple[int, ...]:
         raise UserError(f"{option} {text}: not a comma-separated list of ranks") from None
     wrong = [rank for rank in ranks if not 0 <= rank < world_size]
     if wrong:
-        raise UserError(f"{option} {text}: rank {wrong[0]} is not among the ranks 0 to {world_size - 1}")
+        there = f"not among the ranks 0 to {world_size - 1}" if world_size < _UNKNOWN_RANKS else "no rank"
+        raise UserError(f"{option} {text}: {wrong[0]} is {there}")
+    twice = [rank for rank, count in Counter(ranks).items() if count > 1]
+    if twice:
+        raise UserError(f"{option} {text}: rank {twice[0]} stands there twice")
     return ranks
 
 
@@ -382,7 +388,7 @@ def export(run: str, kind: str, out: str | None, ranks: str | None, no_launches:
     """Write the Chakra traces of RUN in a format that other tools take."""
     from phantora.view.export import export as write
 
-    chosen = None if ranks is None else _rank_list("--ranks", ranks, 1 << 31)
+    chosen = None if ranks is None else _rank_list("--ranks", ranks, _UNKNOWN_RANKS)
     for path in write(Path(run), kind, Path(out) if out else None, chosen, not no_launches):
         click.echo(path)
 

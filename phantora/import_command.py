@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,9 +20,9 @@ _FILE = click.Path(dir_okay=False)
 _DEFAULT_CLUSTER = "dgx-h100"
 _MAX_PERFETTO_RANKS = 16  # as in phantora.launch.results
 _KINDS = {
-    "kineto": "Kineto traces (JSON, .gz, .tar.gz), one a rank; execution traces among them add shapes and groups.",
+    "kineto": "Kineto traces (JSON, .gz, .tar.gz, folders), one a rank; execution traces among them add shapes and groups.",
     "pytorch-et": "PyTorch execution traces (JSON, .gz, .tar.gz), alone or with the Kineto traces of the same step.",
-    "chakra": "Chakra traces: PREFIX of PREFIX.RANK.et, a folder of them, or the files in order of ranks.",
+    "chakra": "Chakra traces: PREFIX of PREFIX.RANK.et, a folder or .tar.gz of them, or the files in order of ranks.",
 }
 
 
@@ -75,10 +76,36 @@ def import_files(kind: str, files: Sequence[str], out: Path, cluster: str | None
     run.cluster = _cluster_of(run, report, cluster)
     run.notes = list(dict.fromkeys([*run.notes, *report.as_notes()]))
     run.virtual_ns = max(run.virtual_ns, max((trace.host_end_ns for trace in run.ranks), default=0))
-    out.mkdir(parents=True, exist_ok=True)
-    written = _write(run, out)
-    path = report.write(out / "import_report.json")
-    return [*report.lines(), *(f"{what}: {where}" for what, where in written.items()), f"report: {path}"]
+    if any(Path(file).resolve().parent == (out / "chakra").resolve() for file in report.files):
+        raise UserError(f"--out {out} is the run that is being imported; name another folder")
+    written = _write_whole(run, report, out)
+    return [*report.lines(), *(f"{what}: {where}" for what, where in written.items())]
+
+
+def _write_whole(run: Run, report: ImportReport, out: Path) -> dict[str, Path]:
+    """The files get their names when all are complete: an import that is broken off leaves `out` as it was."""
+    parent = out.absolute().parent
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".part", dir=parent) as name:
+            staging = Path(name)
+            written = _write(run, staging)
+            written["report"] = report.write(staging / "import_report.json")
+            _move(staging, out)
+    except OSError as error:
+        raise UserError(f"--out {out}: {error.strerror}") from None
+    return {what: out / path.relative_to(staging) for what, path in written.items()}
+
+
+def _move(staging: Path, out: Path) -> None:
+    from phantora.exporters.chakra import remove_others
+
+    files = sorted(path for path in staging.rglob("*") if path.is_file())
+    for path in files:
+        target = out / path.relative_to(staging)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.replace(target)
+    remove_others(out / "chakra", {path.name for path in files if path.parent.name == "chakra"})
 
 
 def _reader(kind: str) -> Callable[[Sequence[str]], tuple[Run, ImportReport]]:
@@ -141,7 +168,8 @@ def _check_fit(run: Run, cluster: Cluster) -> None:
     try:
         check_world(cluster, -(-run.world_size // run.nproc_per_node), run.nproc_per_node)
     except UserError as error:
-        raise UserError(f"--cluster: the trace is of {run.world_size} ranks: {error}") from None
+        ranks = f"{run.world_size} rank{'s' if run.world_size != 1 else ''}"
+        raise UserError(f"--cluster: the trace is of {ranks}: {error}") from None
 
 
 def _write(run: Run, out: Path) -> dict[str, Path]:

@@ -19,7 +19,7 @@ def run_command(workload: str, options: dict[str, Any]) -> str:
 def _inputs(workload: str, options: dict[str, Any]) -> Inputs:
     scale = options["injection_scale"]
     if scale is not None and not 0 < scale < 1e9:
-        raise UserError(f"--injection-scale {scale}: must be above 0")
+        raise UserError(f"--injection-scale {scale}: must be above 0 and below 1e9")
     groups = options["comm_groups"]
     return Inputs(
         workload=Path(workload),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -237,8 +238,13 @@ def load_memory(path: Path, num_npus: int) -> Memory:
         shared = num_npus
     elif kind == "PER_NODE_MEMORY_EXPANSION":
         shared = read.integer("num-npus-per-node", None, least=1)
-        if shared * read.integer("num-nodes", None, least=1) < num_npus:
-            raise UserError(f"{path}: num-nodes x num-npus-per-node is less than the {num_npus} NPUs of the network")
+        num_nodes = read.integer("num-nodes", None, least=1)
+        product = f"num-nodes x num-npus-per-node ({num_nodes} x {shared})"
+        if shared * num_nodes < num_npus:
+            raise UserError(f"{path}: {product} is less than the {num_npus} NPUs of the network")
+        if shared * num_nodes > num_npus:
+            note = f"{path}: {product} is more than the {num_npus} NPUs of the network; the others stay empty"
+            print(f"phantora: note: {note}", file=sys.stderr)
     latency_ns = read.integer("remote-mem-latency", 0)
     return Memory(exists=True, latency_ns=latency_ns, bytes_per_s=rate, npus_per_queue=shared)
 

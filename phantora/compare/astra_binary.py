@@ -70,7 +70,7 @@ def finish_times_ns(binary: Path, folder: Path, configs: dict[str, Path], num_np
 
 
 def _run(words: Sequence[str], folder: Path, limit_s: float) -> tuple[int, bytes]:
-    """(exit code, output) of a program, of which nothing is left running, however this ends. TimeoutExpired; OSError."""
+    """(exit code, output) of a program, of which nothing is left running in any case. TimeoutExpired; OSError."""
     with _ended_in_order(), subprocess.Popen(
         words, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         start_new_session=True,

@@ -22,8 +22,10 @@ def compare(
 
     UserError: no run, files that cannot be read, ASTRA-sim fails or deadlocks.
     """
-    if kineto and (astra_sim is not None or aware):
+    if kineto and astra_sim is not None:
         raise UserError("--kineto and --astra-sim are two comparisons: one at a time")
+    if kineto and aware:
+        raise UserError("--congestion-aware is about ASTRA-sim's network; with --kineto nothing is simulated")
     run, _ = read(source)
     comparison = _with_kineto(run, kineto) if kineto else _with_astra(run, source, astra_sim, aware, limit_s)
     say(as_json(comparison) if is_json else as_text(comparison))

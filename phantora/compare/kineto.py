@@ -238,7 +238,10 @@ def _reasons(run: Run, measured: Run, by_step: bool, report: ImportReport) -> tu
             "warm-up too"
         )
     if run.world_size != measured.world_size:
-        found.append(f"{run.world_size} ranks were simulated, the trace is of {measured.world_size}")
+        simulated, traced = (f"{side.world_size} rank{'s' if side.world_size != 1 else ''}" for side in (run, measured))
+        found.insert(
+            0, f"not the same job: {simulated} simulated, a trace of {traced}; collectives of other groups do not match"
+        )
     if len(measured.ranks) < measured.world_size:
         found.append(
             f"the trace has {len(measured.ranks)} of {measured.world_size} ranks: when the others came to a collective "

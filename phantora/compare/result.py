@@ -43,9 +43,9 @@ class Comparison:
 
 
 def size_bucket(num_bytes: int) -> str:
-    """'0', '1 KiB - 2 KiB', ...: powers of two."""
+    """'0 B', '1 KiB - 2 KiB', ...: powers of two."""
     if num_bytes < 1:
-        return "0"
+        return "0 B"
     low = 1 << num_bytes.bit_length() - 1
     return f"{_short(low)} - {_short(2 * low)}"
 
@@ -99,11 +99,18 @@ def difference_text(line: Line) -> str:
     return "-" if line.difference is None else f"{100 * line.difference:+.1f} %"
 
 
+def _plain(count: float) -> float | int:
+    """A count in a step may be a fraction; others are integers."""
+    return int(count) if float(count).is_integer() else count
+
+
 def as_json(comparison: Comparison) -> str:
     """For programs; times in ns, differences as fractions."""
 
     def plain(lines: Sequence[Line]) -> list[dict[str, Any]]:
-        return [{**asdict(line), "difference": line.difference} for line in lines]
+        return [{**asdict(line), "count": _plain(line.count), "difference": line.difference} for line in lines]
 
-    document = {**asdict(comparison), "lines": plain(comparison.lines), "unmatched": plain(comparison.unmatched)}
+    title = "; ".join(comparison.title.splitlines())
+    document = {**asdict(comparison), "title": title}
+    document |= {"lines": plain(comparison.lines), "unmatched": plain(comparison.unmatched)}
     return json.dumps(document, indent=2)

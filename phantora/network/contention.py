@@ -31,7 +31,7 @@ class ContentionModel:
 
     def __post_init__(self) -> None:
         for name in ("compute_factor", "collective_factor"):
-            if getattr(self, name) < 1:
+            if not getattr(self, name) >= 1:  # NaN neither
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
 
     @property

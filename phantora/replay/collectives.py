@@ -80,9 +80,9 @@ def _check_complete(run: Run, collectives: list[Collective]) -> None:
             continue
         rows = rows or member_rows(run)
         there = [f"rank {rank} {node_name(run.ranks[rank], rows[rank, number])}" for rank in sorted(collective.members)]
-        problems.append(
-            f"{collective_name(run, number)}: {', '.join(there) or 'nobody'} waits for ranks {missing} for ever"
-        )
+        absent = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
+        waiting = f"{', '.join(there) or 'nobody'} {'wait' if len(there) > 1 else 'waits'}"
+        problems.append(f"{collective_name(run, number)}: {waiting} for {absent} for ever")
     if problems:
         more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise UserError("unmatched communication: " + "; ".join(problems[:_SHOWN]) + more)

@@ -17,6 +17,7 @@ from phantora.cluster import load_cluster
 from phantora.cluster.spec import Cluster
 from phantora.errors import UserError
 from phantora.importers.chakra import read
+from phantora.importers.chakra_file import find_chakra
 from phantora.network.contention import ContentionModel
 from phantora.replay.replayer import ReplayOptions, replay
 from phantora.report.breakdown import rank_end_ns
@@ -29,9 +30,20 @@ def simulate(
     contention: str | None = None, nproc_per_node: int | None = None, prices: str | None = None,
 ) -> None:  # fmt: skip
     """Replay `workload` and print; exit by UserError for whatever cannot be."""
+    if out is not None:
+        _check_out(workload, out)
     with _without_garbage_collection():
         result = _replayed(workload, cluster, reprice, comm_groups, contention, nproc_per_node, prices)
     _show(result, as_json, out)
+
+
+def _check_out(workload: str, out: str) -> None:
+    """UserError if the result would be written over the traces that are read."""
+    if Path(workload).is_file():
+        return  # an archive
+    traces = (Path(out) / "chakra").resolve()
+    if any(path.resolve().parent == traces for path in find_chakra(workload).values()):
+        raise UserError(f"--out {out} is the run that is being replayed; name another folder")
 
 
 def _replayed(

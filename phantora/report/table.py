@@ -26,8 +26,8 @@ _COMPUTE, _COMMUNICATION, _IDLE = "green", "magenta", "bright_black"
 
 _FILE_TEXTS = {
     "summary": "this and more, for programs",
-    "perfetto": "open it at https://ui.perfetto.dev",
     "chakra": "for ASTRA-sim and replay",
+    "operators": "what `phantora calibrate --from` measures on a GPU",
     "logs": "what the ranks printed",
 }
 
@@ -216,11 +216,17 @@ def _print_files(console: Console, files: Mapping[str, Path]) -> None:
     paths = {what: path if len(path) < len(str(files[what])) else str(files[what]) for what, path in paths.items()}
     width = max(map(len, paths.values()))
     for what, path in paths.items():
-        hint = _FILE_TEXTS.get(what, "")
+        hint = _view_hint(path) if what == "perfetto" else _FILE_TEXTS.get(what, "")
         line = Text.assemble((f"{what:<9} ", "dim"), (path, "bold"))
         if hint and 12 + width + len(hint) <= console.width:
             line.append(" " * (width - len(path) + 2) + hint, "dim")
         console.print(line, soft_wrap=True)
+
+
+def _view_hint(trace: str) -> str:
+    """The command that shows a trace: by its run's folder, if it has the name that it has there."""
+    folder, name = os.path.split(trace)
+    return f"phantora view {shlex.quote((folder or '.') if name == 'trace.pftrace' else trace)}"
 
 
 def _section(console: Console, title: str, table: Table, legend: Text | None = None) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from phantora.errors import UserError
 from phantora.view.handover import UI_PORT, HandoverServer
 from phantora.view.offline import OfflineServer, ui_folder
+from phantora.view.perfetto_file import is_perfetto
 
 _TRACE = "trace.pftrace"
 
@@ -36,15 +37,22 @@ def view(run: Path, offline: bool, port: int | None, open_browser: bool, say: Ca
 
 
 def trace_of(run: Path) -> Path:
-    """The trace to show; UserError when there is none."""
+    """The trace to show; UserError when there is none, or a file that is none."""
     if run.is_file():
-        return run
+        return _checked(run)
     if not run.is_dir():
         raise UserError(f"no such run: {run}")
     if not (run / _TRACE).is_file():
         hint = f"recorded with --no-perfetto (phantora export --format perfetto {run} makes one)"
         raise UserError(f"{run} has no {_TRACE}: it is no run, or one that was {hint}")
-    return run / _TRACE
+    return _checked(run / _TRACE)
+
+
+def _checked(path: Path) -> Path:
+    if not is_perfetto(path):
+        what = "is no Perfetto trace" if path.stat().st_size else "is empty"
+        raise UserError(f"{path} {what}: give the folder of a run, or its {_TRACE}")
+    return path
 
 
 def _open(url: str, say: Callable[[str], None]) -> None:

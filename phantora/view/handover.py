@@ -7,14 +7,17 @@ the machine: the page reads it in the browser.
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import shutil
+import socket
 import sys
 import urllib.parse
 from pathlib import Path
 
 UI_ORIGIN = "https://ui.perfetto.dev"
 UI_PORT = 9001
+_HANG_UP_S = 60.0
 
 
 class HandoverServer(http.server.ThreadingHTTPServer):
@@ -55,11 +58,24 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     server: HandoverServer
 
     def do_GET(self) -> None:
-        if self._send_head():
+        size = self._send_head()
+        if size:
             with self.server.path.open("rb") as file:
                 shutil.copyfileobj(file, self.wfile, 1 << 20)
+                is_whole = file.tell() == size
             self.wfile.flush()
-            self.server.is_done = True
+            self._await_hang_up()
+            self.server.is_done |= is_whole
+
+    def _await_hang_up(self) -> None:
+        """What was written may still be in buffers: who hangs up with unread bytes resets (ConnectionResetError), who
+        has read all closes. One that stays connected has at least been sent everything.
+        """
+        self.connection.shutdown(socket.SHUT_WR)
+        self.connection.settimeout(_HANG_UP_S)
+        with contextlib.suppress(TimeoutError):
+            while self.connection.recv(1 << 12):
+                pass
 
     def do_HEAD(self) -> None:
         self._send_head()
@@ -73,22 +89,23 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Access-Control-Allow-Private-Network", "true")
         self.end_headers()
 
-    def _send_head(self) -> bool:
-        """Whether the one file was asked for, by this machine's name (another name is a page that tries to get at
-        it)."""
+    def _send_head(self) -> int:
+        """The bytes of the one file if it was asked for, by this machine's name (another name is a page that tries to
+        get at it); else 0."""
         port = self.server.server_address[1]
         is_local = self.headers.get("Host", "") in (f"127.0.0.1:{port}", f"localhost:{port}")
         wanted = urllib.parse.unquote(urllib.parse.urlsplit(self.path).path) == f"/{self.server.path.name}"
         if not (is_local and wanted):
             self.send_error(404)
-            return False
+            return 0
+        size = self.server.path.stat().st_size
         self.send_response(200)
         self._allow_page()
         self.send_header("Content-Type", "application/octet-stream")
-        self.send_header("Content-Length", str(self.server.path.stat().st_size))
+        self.send_header("Content-Length", str(size))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
-        return True
+        return size
 
     def _allow_page(self) -> None:
         self.send_header("Access-Control-Allow-Origin", UI_ORIGIN)

@@ -132,6 +132,15 @@ def test_wrong_memories(tmp_path: Path, text: str, reason: str) -> None:
         load_memory(tmp_path / "m.json", 4)
 
 
+def test_a_memory_of_more_nodes_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kind = '"memory-type": "PER_NODE_MEMORY_EXPANSION", "remote-mem-bw": 1, "num-npus-per-node": 2'
+    for num_nodes, note in ((2, ""), (3, "(3 x 2) is more than the 4 NPUs")):
+        (tmp_path / "m.json").write_text(f'{{{kind}, "num-nodes": {num_nodes}}}')
+        assert load_memory(tmp_path / "m.json", 4).npus_per_queue == 2
+        said = capsys.readouterr().err
+        assert note in said and bool(said) == bool(note)
+
+
 @pytest.mark.parametrize(
     "text,reason",
     [

@@ -67,7 +67,8 @@ def test_astra_sims_own_spelling_of_options(tmp_path: Path) -> None:
             "--cluster (replay on a cluster) and --astra-system (ASTRA-sim's semantics) exclude each other",
         ),
         (("--reprice",), "--reprice (replay on a cluster) and --astra-system"),
-        (("--injection-scale", "0"), "--injection-scale 0.0: must be above 0"),
+        (("--injection-scale", "0"), "--injection-scale 0.0: must be above 0 and below 1e9"),
+        (("--injection-scale", "1e300"), "--injection-scale 1e+300: must be above 0 and below 1e9"),
     ],
 )
 def test_options_that_do_not_go_together(folder: Path, more: tuple[str, ...], reason: str) -> None:

@@ -179,6 +179,13 @@ def test_networks_that_the_aware_backend_cannot_build(
         workload.job(tmp_path, is_aware=True)
 
 
+def test_misspelt_attributes(tmp_path: Path) -> None:
+    """ASTRA-sim ignores them and simulates something else."""
+    folder = Workload([[coll(5)], [coll(5)], [coll(5)], [coll(5, pg_nam="1")]]).write(tmp_path)
+    with pytest.raises(UserError, match="rank 3, node 5: attribute 'pg_nam' .* is 'pg_name' meant"):
+        load(inputs(folder))
+
+
 def test_missing_ranks(tmp_path: Path) -> None:
     Workload(_all(coll(1))).write(tmp_path)
     (tmp_path / "w.2.et").unlink()
@@ -204,7 +211,7 @@ def test_mutated_traces_never_crash(tmp_path: Path) -> None:
     draw, num_refused = random.Random(3), 0
     nodes = [comp(1, 2), coll(2, 4096, [1]), send(3, 1, deps=[2]), recv(4, 0, deps=[1]), comp(5, 1, [2, 3])]
     folder = Workload([nodes[:3], [nodes[0], nodes[1], nodes[3]], nodes[:2], nodes[:2]]).write(tmp_path)
-    data = framed(GlobalMetadata(version="0.0.4"), *nodes)
+    data = framed(GlobalMetadata(version="0.0.4"), *nodes[:3])
     for _ in range(1500):
         changed = bytearray(data)
         for _ in range(draw.choice((1, 2, 5))):

@@ -185,8 +185,11 @@ def test_the_command(tmp_path):
     assert "last rank ends" in text and "Why they may differ" in text and "our copy of ASTRA-sim's semantics" in text
     document = json.loads(run(is_json=True, html=tmp_path / "page.html"))
     assert document["theirs"] == "ASTRA-sim" and document["lines"][0]["difference"] is not None
+    assert "\n" not in document["title"] and {type(line["count"]) for line in document["lines"]} == {int}
     page = (tmp_path / "page.html").read_text()
     assert page.count("<rect") == 2 * len(document["lines"]) and "http" not in page and "<script" not in page
+    with pytest.raises(UserError, match="--congestion-aware is about ASTRA-sim's network"):
+        run(kineto=[Path("x.json")], aware=True)
     with pytest.raises(UserError, match="one at a time"):
         run(astra_sim="builtin", kineto=[Path("x.json")])
     with pytest.raises(UserError, match="a binary for each network"):

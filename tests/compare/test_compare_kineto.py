@@ -15,7 +15,7 @@ from phantora.compare.result import Line, as_json, as_text, class_name, differen
 from phantora.importers.kineto import read
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from made_up_run import ADD, LOSS, made_up_run  # noqa: E402
+from made_up_run import ADD, LOSS, MM, Builder, made_up_run  # noqa: E402
 
 
 def measured(run, tmp_path):
@@ -97,15 +97,23 @@ def test_missing_ranks_are_said(tmp_path):
     assert comparison.title.endswith("a trace of 1 rank")
 
 
+def test_another_number_of_ranks_is_said_first(tmp_path):
+    run, other = made_up_run(), Builder(1)
+    other.kernel(MM)
+    comparison = compare_kineto(run, *measured(other.finish(), tmp_path))
+    assert comparison.reasons[0].startswith("not the same job: 4 ranks simulated, a trace of 1 rank;")
+
+
 def test_names_and_buckets():
     assert [size_bucket(n) for n in (0, 1, 1023, 1024, 3 << 20)] == [
-        "0",
+        "0 B",
         "1 B - 2 B",
         "512 B - 1 KiB",
         "1 KiB - 2 KiB",
         "2 MiB - 4 MiB",
     ]
     assert class_name("all_reduce", 8, 1 << 20) == "all_reduce, 8 ranks, 1 MiB - 2 MiB"
+    assert class_name("barrier", 4, 0) == "barrier, 4 ranks, 0 B"
     line = Line(section="", name="", ours_ns=200, theirs_ns=150)
     assert (line.difference, difference_text(line)) == (-0.25, "-25.0 %")
     assert difference_text(Line(section="", name="", ours_ns=0, theirs_ns=1)) == "-"

@@ -6,6 +6,7 @@ import re
 
 import pytest
 from made_up_run import ADD, COPY, Builder, made_up_run
+from phantora.exporters.chrome_json import event_file
 from phantora.exporters.chrome_kineto import write_kineto
 from phantora.exporters.chrome_kineto_names import collective_arguments, nccl_kernel
 
@@ -118,6 +119,33 @@ def test_our_importer_finds_the_run_again(run, paths):
     for before, after in zip(run.collectives, again.collectives):
         for field in ("kind", "ranks", "bytes", "dtype", "root", "start_ns", "end_ns"):
             assert getattr(before, field) == getattr(after, field), field
+
+
+def test_step_marks_come_back(tmp_path):
+    from phantora.importers.kineto import read
+
+    made = made_up_run()
+    for trace in made.ranks:
+        middle = len(trace.mark_ns) // 2
+        for at, ns in ((len(trace.mark_ns), trace.host_end_ns), (middle, trace.mark_ns[middle])):
+            trace.mark_ns.insert(at, ns)
+            trace.mark_name.insert(at, "optimizer.step")
+            trace.mark_depth.insert(at, 0)
+    again, _ = read(write_kineto(made, tmp_path))
+    for trace, old in zip(again.ranks, made.ranks):
+        found, marks = (
+            [ns for ns, depth in zip(t.mark_ns, t.mark_depth) if depth == 0] for t in (trace, old)
+        )
+        assert found == marks and len(found) == 2
+        assert sorted(zip(trace.mark_ns, trace.mark_name)) == sorted(zip(old.mark_ns, old.mark_name))
+
+
+def test_a_file_gets_its_name_when_it_is_complete(tmp_path):
+    with pytest.raises(KeyboardInterrupt), event_file(tmp_path / "x.json.gz", {"a": 1}) as file:
+        file.add("{}")
+        assert not (tmp_path / "x.json.gz").exists()
+        raise KeyboardInterrupt
+    assert not list(tmp_path.iterdir())
 
 
 def test_messages_roots_and_coalesced_collectives():

@@ -197,7 +197,7 @@ def test_messages_meet_by_tag_pair_and_size(tmp_path):
     run, report = read(write(tmp_path, [[send(1, 1, 5)], [receive(7, 0, 5, 999)]]))
     assert report.broken["receives that nobody sends"].count == 1
     with pytest.raises(
-        UserError, match=r"message \d from rank 0 to rank 1: rank 1 node 7 waits for ranks \[0\] for ever"
+        UserError, match=r"message \d from rank 0 to rank 1: rank 1 node 7 waits for rank 0 for ever"
     ):
         replay(run, CLUSTER)
     with pytest.raises(UserError, match="node 1: names rank 4, but there are 1 traces"):
@@ -216,18 +216,18 @@ def test_collectives_that_differ_between_ranks(tmp_path):
         and "collectives whose ranks have different sizes (the largest counts)" in report.broken
     )
     run, _ = read(write(tmp_path, [[collective(3)], []]))
-    with pytest.raises(UserError, match=r"rank 0 node 3 waits for ranks \[1\] for ever"):
+    with pytest.raises(UserError, match=r"rank 0 node 3 waits for rank 1 for ever"):
         replay(run, CLUSTER)
 
 
 def test_what_is_guessed_is_counted(tmp_path):
     nodes = [
-        node(1, micros=0), node(1, micros=5), node(2, COLL, micros=7), node(3, COLL, comm_type=0, comm_size=-4), node(4, SEND, micros=3),
+        node(1, micros=0), node(1, micros=5), node(2, COLL, micros=7), node(3, COLL, comm_type=9), node(4, SEND, micros=3),
         node(5, 0), node(6, 42), node(7, COLL, comm_type=0, comm_size=8, involved_dim=("bool_list", schema.AttributeProto(bool_list={"values": [True, False]}).bool_list)),
     ]  # fmt: skip
     _, report = read(write(tmp_path, [nodes, nodes]))
     assert set(report.guessed) == {
-        "collectives of no known comm_type: as work of their duration", "collectives without a comm_size that can be: as of 0 bytes",
+        "collectives of no known comm_type: as work of their duration",
         "messages that do not name their other end: as work of their duration", "device work without a stream: ordered by dependencies alone",
         "collectives of some dimensions of ASTRA-sim's network: as of all ranks",
     }  # fmt: skip
@@ -237,7 +237,58 @@ def test_what_is_guessed_is_counted(tmp_path):
         "nodes of unknown types",
     }
     text = "\n".join(report.lines())
-    assert "trace.0.et: node 3" in text
+    assert "trace.0.et: node 2" in text
+
+
+@pytest.mark.parametrize("size", [None, "8", -1, 1 << 62])
+def test_a_collective_has_a_size(tmp_path, size):
+    attributes = {"comm_type": 0} | ({} if size is None else {"comm_size": size})
+    paths = write(tmp_path, [[collective(1)], [node(5, COLL, **attributes)]])
+    what = "is missing" if size is None else "must be an integer"
+    with pytest.raises(UserError, match=f"trace.0.et: node 1|trace.1.et: node 5, rank 1: comm_size {what}"):
+        read(paths)
+
+
+@pytest.mark.parametrize(
+    "name, meant",
+    [("pg_nam", "pg_name"), ("com_size", "comm_size"), ("commSize", "comm_size"), ("comm_tpye", "comm_type")],
+)
+def test_misspelt_attributes_are_refused(tmp_path, name, meant):
+    paths = write(tmp_path, [[collective(1)], [collective(1), collective(4, **{name: 3})]])
+    with pytest.raises(UserError, match=f"trace.1.et: rank 1, node 4: attribute '{name}' .* is '{meant}' meant"):
+        read(paths)
+
+
+def test_attributes_of_other_tools_are_no_mistakes(tmp_path):
+    others = dict.fromkeys(("comm_priority", "pg_desc", "pg_size", "rf_id", "tensor_loc", "duration_us", "my_notes"), 1)
+    run, _ = read(write(tmp_path, [[collective(1, **others)]] * 2))
+    assert len(run.collectives) == 1
+
+
+def test_traces_in_an_archive(tmp_path):
+    (tmp_path / "in").mkdir()
+    paths = write(tmp_path / "in", [[collective(1)], [collective(1)]])
+    (tmp_path / "in/readme.txt").write_text("x")
+    archive = tmp_path / "x.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(tmp_path / "in", "in")
+    run, report = read(archive)
+    assert run.world_size == 2 and len(run.collectives) == 1
+    assert report.files == [f"{archive}!trace.0.et", f"{archive}!trace.1.et"]
+    assert report.left_out["members of archives that are no Chakra traces (.et)"].count == 1
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(paths[1], "in/trace.1.et")
+    with pytest.raises(UserError, match="x.tar.gz: no trace of rank 0"):
+        read([archive])
+    archive.write_bytes(b"no archive")
+    with pytest.raises(UserError, match="x.tar.gz: not a readable archive"):
+        read(archive)
+
+
+def test_nothing_to_import(tmp_path):
+    (tmp_path / "t.0.et").write_bytes(bytes(100))
+    with pytest.raises(UserError, match="t.0.et: nothing to import"):
+        read(tmp_path / "t")
 
 
 def test_real_traces(tmp_path):

@@ -12,6 +12,7 @@ from kineto_samples import collective, document, launched, written
 
 from phantora.cli import main
 from phantora.errors import UserError
+from phantora.import_command import import_files
 
 
 def _run(*words: object) -> Result:
@@ -66,7 +67,7 @@ def test_an_execution_trace_alone_is_priced_by_the_replay(tmp_path: Path) -> Non
 
 
 def test_the_cluster_must_have_room(tmp_path: Path) -> None:
-    paths = written(tmp_path, document(launched("k", 0, 1, 1, 1), 63, 64))
+    paths = written(tmp_path, *(document(launched("k", 0, 1, 1, 1), rank, 64) for rank in range(64)))
     result = _run("import", "kineto", *paths, "--out", tmp_path / "run", "--cluster", "lab-h200")
     assert isinstance(result.exception, UserError) and "the trace is of 64 ranks" in str(result.exception)
     assert not (tmp_path / "run").exists()
@@ -80,6 +81,65 @@ def test_mistakes_name_the_file_and_write_nothing(tmp_path: Path) -> None:
         f"{bad}:1: not valid JSON at character 28"
     )
     assert not (tmp_path / "run").exists()
+
+
+def _partial(folder: Path) -> list[Path]:
+    """Rank 0 of 2, and rank 1 that captured one collective less and a group with absent ranks."""
+    ranks = []
+    for rank in (0, 1):
+        events = launched("gemm", 0, 5, 40, 1)
+        for number in range(3 - rank):
+            args = collective("allreduce", number + 1, [0, 1], 64)
+            events += launched("ncclDevKernel_AllReduce", 10, 45 + 30 * number, 20, 2 + number, stream=20, **args)
+        args = {**collective("allreduce", 1, [0, 1, 2, 3], 64), "Process Group Name": "5"}
+        events += launched("ncclDevKernel_AllReduce", 10, 200, 20, 9, stream=30, **args)
+        ranks.append(document(events, rank, 4, deviceProperties=[{"name": "NVIDIA H200"}] * 4))
+    return written(folder, *ranks)
+
+
+def test_some_ranks_of_a_job_can_be_replayed_and_exported(tmp_path: Path) -> None:
+    assert _run("import", "kineto", *_partial(tmp_path), "--out", tmp_path / "run").exception is None
+    replayed = _run("simulate", tmp_path / "run", "--json")
+    assert replayed.exception is None, repr(replayed.exception)
+    result = json.loads(replayed.output)
+    assert result["world_size"] == 2 and 20_000 < result["virtual_ns"] <= 220_000
+    assert any("2 of 4 ranks" in note for note in result["notes"])
+    exported = _run("export", tmp_path / "run", "--format", "kineto", "--out", tmp_path / "kineto")
+    assert exported.exception is None, repr(exported.exception)
+    assert _run("import", "kineto", tmp_path / "kineto", "--out", tmp_path / "again").exception is None
+
+
+def test_an_import_that_is_broken_off_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "run"
+    assert _run("import", "kineto", *_traces(tmp_path), "--out", out).exception is None
+    (out / "notes.txt").write_text("mine")
+    (out / "chakra/trace.7.et").write_bytes(b"of an earlier run")
+
+    def state() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
+
+    before = state()
+
+    def broken(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("phantora.importers.report.ImportReport.write", broken)
+        with pytest.raises(KeyboardInterrupt):
+            import_files("kineto", [str(path) for path in _traces(tmp_path)], out, None)
+    assert state() == before and not list(tmp_path.glob("*.part")) and not list(tmp_path.glob(".*"))
+    assert _run("import", "kineto", *_traces(tmp_path), "--out", out).exception is None
+    assert {str(path) for path in map(Path, before)} - set(state()) == {str(out / "chakra/trace.7.et")}
+
+
+def test_a_run_is_not_written_over_itself(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert _run("import", "kineto", *_traces(tmp_path), "--out", out).exception is None
+    before = (out / "chakra/trace.0.et").read_bytes()
+    for words in (("simulate", out), ("simulate", out / "chakra/trace"), ("import", "chakra", out)):
+        result = _run(*words, "--out", out)
+        assert isinstance(result.exception, UserError) and "name another folder" in str(result.exception)
+    assert (out / "chakra/trace.0.et").read_bytes() == before
 
 
 # ASTRA-sim's configurations

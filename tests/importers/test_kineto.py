@@ -270,7 +270,7 @@ def test_mistakes(tmp_path: Path, documents: list, message: str) -> None:
 def test_files_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read: No such file"):
         kineto.read([tmp_path / "no.json"])
-    with pytest.raises(UserError, match="is a folder"):
+    with pytest.raises(UserError, match="the folder holds no trace"):
         kineto.read([tmp_path])
 
 
@@ -330,10 +330,68 @@ def test_sends_and_receives_are_matched(tmp_path: Path) -> None:
 
 def test_ranks_that_are_not_there(tmp_path: Path) -> None:
     names = [("Broadcast", collective("broadcast", 1, [0, 1, 2, 3], 100, Rank=2))]
-    run, _ = kineto.read(written(tmp_path, _rank(3, 4, 0, names)))
-    assert run.world_size == 4 and [trace.rank for trace in run.ranks] == [3]
-    assert (run.collectives[0].root, run.collectives[0].ranks) == (2, (0, 1, 2, 3))
-    assert "1 of 4 ranks are in the import; collectives have members that are not" in run.notes
+    run, report = kineto.read(written(tmp_path, _rank(3, 4, 0, names)))
+    assert run.world_size == 1 and [trace.rank for trace in run.ranks] == [0] and not run.collectives
+    assert [(run.signatures[s].name, run.signatures[s].bytes) for s in run.ranks[0].signature] == [
+        ("broadcast of 4 ranks", 400)
+    ]
+    assert report.guessed["collectives whose other ranks have no trace: as work of their duration"].count == 1
+    assert "1 of 4 ranks are in the import: the run has these alone" in run.notes
+    assert "ranks counted anew from 0: they were 3" in run.notes
+
+
+def test_groups_of_ranks_that_are_all_there_stay(tmp_path: Path) -> None:
+    """Ranks 8 and 9 of 16 on nodes of 8: their own group is whole, the world is not."""
+    names = [
+        ("AllReduce", collective("allreduce", 1, list(range(16)), 100)),
+        ("AllReduce", {**collective("allreduce", 1, [8, 9], 100), "Process Group Name": "7"}),
+    ]
+    run, report = kineto.read(written(tmp_path, *(_rank(rank, 16, 0, names) for rank in (9, 8))))
+    assert run.world_size == 2 and [trace.rank for trace in run.ranks] == [0, 1]
+    assert [(c.ranks, c.bytes) for c in run.collectives] == [((0, 1), 400)] and run.groups[0].name == "7"
+    assert all([s >= 0 for s in trace.signature] == [True, False] for trace in run.ranks)
+    assert report.guessed["collectives whose other ranks have no trace: as work of their duration"].count == 2
+    assert PlainReplay(run).run_all() == run.virtual_ns
+
+
+def test_a_collective_that_one_capture_lacks_is_work(tmp_path: Path) -> None:
+    names = [("AllReduce", collective("allreduce", number, [0, 1], 100)) for number in (1, 2, 3)]
+    run, report = kineto.read(written(tmp_path, _rank(0, 2, 0, names), _rank(1, 2, 0, names[:2])))
+    assert [len(trace.work_collectives) for trace in run.ranks] == [2, 2] and len(run.collectives) == 2
+    assert run.ranks[0].end_ns[2] - run.ranks[0].start_ns[2] == run.signatures[run.ranks[0].signature[2]].duration_ns
+    assert report.guessed["collectives that some of their ranks' traces lack: as work of their duration"].count == 1
+
+
+def test_ranks_keep_their_nodes(tmp_path: Path) -> None:
+    files = [{**_rank(rank, 32, 0, []), "deviceProperties": [{"name": "g"}] * 8} for rank in (0, 1, 8, 9)]
+    for file in files:
+        file["traceEvents"] += launched("k", 0, 5, 1, 1)
+    assert kineto.read(written(tmp_path, *files))[0].nproc_per_node == 2
+
+
+def test_marks_of_a_moment(tmp_path: Path) -> None:
+    mark = {"ph": "i", "cat": "user_annotation", "name": "optimizer.step", "pid": 7, "tid": 7}
+    events = [*launched("k", 1, 3, 2, 1), annotation("step", 0, 20), {**mark, "ts": 10}, {**mark, "ts": 30}]
+    run, _ = _one(tmp_path, [*events, annotation("Optimizer.step#SGD.step", 5, 5)])
+    trace = run.ranks[0]
+    assert list(zip(trace.mark_ns, trace.mark_name, trace.mark_depth)) == [
+        (0, "step", 1), (5_000, "Optimizer.step#SGD.step", 1), (10_000, "optimizer.step", 0),
+        (10_000, "Optimizer.step#SGD.step", -1), (20_000, "step", -1), (30_000, "optimizer.step", 0),
+    ]  # fmt: skip
+    assert trace.host_end_ns == 30_000
+
+
+def test_events_that_cannot_be_read_are_named_when_nothing_is_left(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nothing to import.*left out: 2 events whose time cannot be read"):
+        _one(tmp_path, launched("k", 0, -1, "x", 1)[1:] * 2)
+
+
+def test_a_folder_of_traces(tmp_path: Path) -> None:
+    written(tmp_path, *(_rank(rank, 2, 0, [("AllReduce", collective("allreduce", 1, [0, 1], 9))]) for rank in (0, 1)))
+    (tmp_path / "readme.txt").write_text("x")
+    run, report = kineto.read([tmp_path])
+    assert run.world_size == 2 and len(run.collectives) == 1
+    assert report.left_out["files of folders that are no traces by their name"].count == 1
 
 
 def test_collectives_of_older_traces_are_those_of_the_range_round_them(tmp_path: Path) -> None:

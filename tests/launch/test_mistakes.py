@@ -60,6 +60,8 @@ def test_world_too_large_says_by_how_much(script: str) -> None:
 def test_ranks_outside_the_world(script: str) -> None:
     assert_one_line(phantora("record-and-simulate", "--nproc-per-node", "2", "--perfetto-ranks", "0,5", script), "5")
     assert_one_line(phantora("record-and-simulate", "--ranks-on-terminal", "x", script), "x")
+    assert_one_line(phantora("export", "--format", "chrome", "--ranks", "0,0,-1", "run"), "--ranks 0,0,-1: -1 is no rank")
+    assert_one_line(phantora("export", "--format", "chrome", "--ranks", "0,1,0", "run"), "rank 0 stands there twice")
 
 
 @pytest.mark.torch

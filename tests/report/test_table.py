@@ -39,7 +39,14 @@ def test_failures_and_stand_ins_are_said():
     assert "stopped early: rank 3 died [signal 9]" in text
     assert "failed ranks: 3 (exit code 137)" in text
     assert "6 reads of values" in text and "train.py:17" in text
-    assert "perfetto  out/trace.pftrace  open it at https://ui.perfetto.dev" in text
+    assert "perfetto  out/trace.pftrace  phantora view out\n" in text
+
+
+def test_each_file_has_a_description():
+    files = {"perfetto": Path("my run/trace.pftrace"), "operators": Path("my run/operators.jsonl"), "chakra": Path("my run/chakra")}
+    lines = printed(made_up_run(1, 1), files=files).splitlines()
+    assert any(line.startswith("perfetto") and line.rstrip().endswith("phantora view 'my run'") for line in lines)
+    assert any(line.startswith("operators") and "phantora calibrate" in line for line in lines)
 
 
 @pytest.mark.parametrize("ns,text", [(0, "0 ns"), (812, "812 ns"), (22_286_700, "22.3 ms"), (1_520_000_000, "1.52 s"),

@@ -1,9 +1,11 @@
 """`phantora view`: what the page of the internet may read, when the server ends, and the mistakes."""
 
+import gzip
 import http.client
 import importlib.util
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,7 +18,7 @@ from phantora.view.command import trace_of, view
 from phantora.view.handover import UI_ORIGIN, HandoverServer
 from phantora.view.offline import OfflineServer
 
-TRACE = bytes(range(256)) * 4000
+TRACE = b"\x0a\x04\x40\x01\x50\x02" + bytes(range(256)) * 4000
 
 
 @pytest.fixture
@@ -54,6 +56,47 @@ def test_the_page_gets_the_trace_once_and_the_server_ends(server):
     assert answer.headers["Access-Control-Allow-Origin"] == UI_ORIGIN
     thread.join(timeout=10)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("size", [100, len(TRACE)])
+def test_who_hangs_up_before_the_end_has_not_fetched_it(server, size):
+    made, ask, thread = server
+    made.path.write_bytes(TRACE[:size])
+    with socket.create_connection(("127.0.0.1", made.server_address[1])) as connection:
+        host = f"127.0.0.1:{made.server_address[1]}"
+        connection.sendall(f"GET /trace.pftrace HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
+        assert connection.recv(15) == b"HTTP/1.0 200 OK"
+        time.sleep(0.3)  # for the rest to come: a reset says that it was not read
+    thread.join(timeout=1.5)
+    assert thread.is_alive() and not made.is_done
+    assert ask("GET", "/trace.pftrace")[1] == TRACE[:size]
+    thread.join(timeout=10)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    "data,is_one",
+    [
+        (TRACE, True),
+        (gzip.compress(TRACE), True),
+        (b"", False),
+        (b'{\n  "complete": true\n}', False),
+        (gzip.compress(b'{"traceEvents": []}'), False),
+        (gzip.compress(TRACE)[:12], False),
+        (b"\x1f\x8bnothing", False),
+        (b"\n\nText after two empty lines", False),
+        (b"\x0a\x04\x40", False),
+        (b"\x0a" + b"\xff" * 40, False),
+    ],
+)
+def test_what_is_a_perfetto_trace(tmp_path, data, is_one):
+    file = tmp_path / "some file"
+    file.write_bytes(data)
+    if is_one:
+        assert trace_of(file) == file
+    else:
+        with pytest.raises(UserError, match="is no Perfetto trace|is empty"):
+            trace_of(file)
 
 
 def test_browsers_may_ask_first(server):
