@@ -23,9 +23,11 @@ _TIMES = (
 )  # fmt: skip
 
 
-def read(files: Sequence[str | Path]) -> tuple[Run, ImportReport]:
+def read(files: Sequence[str | Path], *, keep_cut: bool = False) -> tuple[Run, ImportReport]:
     """The run that these files tell of (Run.cluster is None). Execution traces among them add shapes and communicators.
 
+    keep_cut: for who only looks at times. Ranks keep their numbers, and collectives of which parts are missing stay
+    collectives; such a run cannot be replayed.
     UserError with file, line and reason for what is no Kineto trace.
     """
     report = ImportReport()
@@ -33,11 +35,11 @@ def read(files: Sequence[str | Path]) -> tuple[Run, ImportReport]:
     if not kineto:
         named = f"; {et[0].shown} is an execution trace (phantora import pytorch-et)" if et else ""
         raise UserError(f"no Kineto trace among the files{named}")
-    return run_of(kineto, et, report), report
+    return run_of(kineto, et, report, keep_cut), report
 
 
-def run_of(files: list[KinetoFile], et: list[EtFile], report: ImportReport) -> Run:
-    """A Run of files that have been read."""
+def run_of(files: list[KinetoFile], et: list[EtFile], report: ImportReport, keep_cut: bool = False) -> Run:
+    """A Run of files that have been read; keep_cut as in `read`."""
     ranks = assign_ranks(files, report)
     world_size = max(max(ranks) + 1, *(file.world_size for file in files))
     link(files, ranks, et, report)
@@ -49,8 +51,8 @@ def run_of(files: list[KinetoFile], et: list[EtFile], report: ImportReport) -> R
     run = Run(
         command=["phantora", "import", "kineto", *(file.shown for file in files)],
         cluster=None,
-        world_size=len(files),
-        nproc_per_node=ranks_per_node(sorted(ranks), gpus, report),
+        world_size=world_size if keep_cut else len(files),
+        nproc_per_node=ranks_per_node(range(world_size) if keep_cut else sorted(ranks), gpus, report),
         source="kineto",
     )
     if not any(len(one.trace.issue_ns) for one in built):
@@ -59,11 +61,13 @@ def run_of(files: list[KinetoFile], et: list[EtFile], report: ImportReport) -> R
     run.ranks = [one.trace for one in built]
     matched = match({one.trace.rank: one.parts for one in built}, world_size, report)
     _common_clock(built, matched, report)
-    whole, cut = split(matched, ranks)
-    _cut_as_work(run, cut, table)
-    tell(cut, ranks, "of their duration", report)
+    if not keep_cut:
+        matched, cut = split(matched, ranks)
+        _cut_as_work(run, cut, table)
+        tell(cut, ranks, "of their duration", report)
+        matched = renumber(run.ranks, matched, world_size, report)
     run.signatures = table.signatures()
-    add_collectives(run, renumber(run.ranks, whole, world_size, report), report)
+    add_collectives(run, matched, report)
     report.take("collectives", len(run.collectives))
     report.take("ranks", len(run.ranks))
     run.virtual_ns = max((max(trace.host_end_ns, max(trace.end_ns, default=0)) for trace in run.ranks), default=0)

@@ -20,7 +20,7 @@ _FILE = click.Path(dir_okay=False)
 _DEFAULT_CLUSTER = "dgx-h100"
 _MAX_PERFETTO_RANKS = 16  # as in phantora.launch.results
 _KINDS = {
-    "kineto": "Kineto traces (JSON, .gz, .tar.gz, folders), one a rank; execution traces among them add shapes and groups.",
+    "kineto": "Kineto traces (JSON, .gz, .tar.gz, folder), one a rank; execution traces with them add shapes, groups.",
     "pytorch-et": "PyTorch execution traces (JSON, .gz, .tar.gz), alone or with the Kineto traces of the same step.",
     "chakra": "Chakra traces: PREFIX of PREFIX.RANK.et, a folder or .tar.gz of them, or the files in order of ranks.",
 }

@@ -41,7 +41,7 @@ def _with_kineto(run: Run, files: Sequence[Path]) -> Comparison:
     from phantora.compare.kineto import compare_kineto
     from phantora.importers.kineto import read as read_kineto
 
-    measured, report = read_kineto(files)
+    measured, report = read_kineto(files, keep_cut=True)
     return compare_kineto(run, measured, report)
 
 

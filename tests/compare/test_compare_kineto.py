@@ -39,6 +39,16 @@ def test_a_run_against_itself(tmp_path):
     assert lines["all_gather, 4 ranks, 256 MiB - 512 MiB"].theirs_ns == 2 * 680_000  # without waiting for rank 2
 
 
+def test_a_trace_of_one_rank_of_the_job(tmp_path):
+    run = made_up_run()
+    one, report = read(write_kineto(run, tmp_path)[1:2], keep_cut=True)
+    assert one.world_size == 4 and [trace.rank for trace in one.ranks] == [1]
+    comparison = compare_kineto(run, one, report)
+    assert by_name(comparison)["all_gather, 4 ranks, 256 MiB - 512 MiB"].theirs_ns > 0
+    assert any("the trace has 1 of 4 ranks" in reason for reason in comparison.reasons)
+    assert not any("not the same job" in reason for reason in comparison.reasons)
+
+
 def test_slower_kernels_show_where_they_are(tmp_path):
     run, slow = made_up_run(), made_up_run()
     for trace in slow.ranks:  # each add took 10 us longer on the hardware; its stream was free
