@@ -71,3 +71,9 @@ def test_imports_point_one_way(folder: str, path: Path) -> None:
 def test_the_command_line_does_not_import_torch() -> None:
     code = "import sys, phantora, phantora.cli, phantora.launch.run_command; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """pytest imports them by their base name, and would refuse the second."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
