@@ -360,8 +360,10 @@ def price(cluster: str, prices: str | None, as_json: bool, file: str) -> None:
     from phantora.compute import price_command
     from phantora.compute.pricer import pricer_of
 
-    rows = price_command.price_file(Path(file), pricer_of(cluster, prices))
+    rows, problem = price_command.price_file(Path(file), pricer_of(cluster, prices))
     click.echo(price_command.as_json(rows) if as_json else price_command.as_text(rows))
+    if problem:
+        raise UserError(problem)
 
 
 @main.command()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import statistics
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,19 +54,29 @@ class PricedRow:
         return found | ({"note": self.note} if self.note else {})
 
 
-def price_file(path: Path, pricer: Pricer) -> list[PricedRow]:
-    """Prices all rows of `path` (JSON lines, .gz too). UserError lists the lines that cannot be."""
-    priced, wrong = [], []
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedRow:
+    """A row that describes no operator. problem: why."""
+
+    problem: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"predicted_us": None, "source": "refused", "problem": self.problem}
+
+
+def price_file(path: Path, pricer: Pricer) -> tuple[list[PricedRow | RefusedRow], str]:
+    """(all rows of `path` (JSON lines, .gz too) in their order, what is wrong with those that cannot be priced or '')."""
+    priced: list[PricedRow | RefusedRow] = []
+    wrong = []
     for line_number, text in _lines(path):
         try:
             row = _parsed(text)
             calls, note = calls_of(row)
             priced.append(_priced(row, calls, note, pricer))
-        except (ValueError, TypeError, KeyError, IndexError) as error:
+        except (ValueError, TypeError, KeyError, IndexError, ArithmeticError) as error:
+            priced.append(RefusedRow(problem=str(error)))
             wrong.append(f"{path}:{line_number}: {error}")
-    if wrong:
-        raise UserError("\n".join([f"{len(wrong)} rows cannot be priced", *wrong[:20]]))
-    return priced
+    return priced, "\n".join([f"{len(wrong)} rows cannot be priced", *wrong[:20]]) if wrong else ""
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -75,7 +86,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
             for number, text in enumerate(file, start=1):
                 if text.strip():
                     yield number, text
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {path}: {error}") from None
 
 
@@ -105,9 +116,10 @@ def _priced(row: dict[str, Any], calls: tuple[OpCall, ...], note: str, pricer: P
     )
 
 
-def summary(rows: list[PricedRow], least_us: float = 20.0) -> dict[str, dict[str, float]]:
+def summary(rows: list[PricedRow | RefusedRow], least_us: float = 20.0) -> dict[str, dict[str, float]]:
     """op -> points, median and 90th percentile of |error|; 'all' and 'all over 20 us' at the end."""
     groups: dict[str, list[float]] = {}
+    rows = [row for row in rows if isinstance(row, PricedRow)]
     for row in rows:
         if row.error is not None:
             groups.setdefault(row.op, []).append(abs(row.error))
@@ -127,14 +139,17 @@ def _figures(errors: list[float]) -> dict[str, float]:
     return {"points": len(ranked), "median_error": round(statistics.median(ranked), 4), "p90_error": round(ninth, 4)}
 
 
-def as_json(rows: list[PricedRow]) -> str:
+def as_json(rows: list[PricedRow | RefusedRow]) -> str:
     return json.dumps({"rows": [row.to_json() for row in rows], "summary": summary(rows)}, indent=1)
 
 
-def as_text(rows: list[PricedRow]) -> str:
+def as_text(rows: list[PricedRow | RefusedRow]) -> str:
     """A line a row, then the errors by operator."""
     lines = [f"{'predicted us':>14} {'measured us':>12} {'error':>7}  source        op"]
     for row in rows:
+        if isinstance(row, RefusedRow):
+            lines.append(f"{'-':>14} {' ' * 20}  {'refused':12}  ({row.problem})")
+            continue
         measured = f"{row.us:12.2f} {row.error:+7.1%}" if row.error is not None else " " * 20
         note = f"  ({row.note})" if row.note else ""
         lines.append(f"{row.predicted_us:14.2f} {measured}  {row.source:12}  {row.op}{note}")

@@ -138,7 +138,7 @@ def calls_of(row: Any) -> tuple[Calls, str]:
         raise ValueError(f"a row is a JSON object, not {type(row).__name__}")
     if not isinstance(row.get("op"), str) or not row["op"]:
         raise ValueError("op is missing")
-    row = {**row, "op": row["op"].removeprefix("aten::").removeprefix("aten.")}
+    row = {**row, "op": _without_overload(row["op"].removeprefix("aten::").removeprefix("aten.").removeprefix("torch."))}
     if row["op"].startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_foreach")):
         return list_ops.tensor_list(row), ""
     make = _MAKERS.get(row["op"])
@@ -147,6 +147,11 @@ def calls_of(row: Any) -> tuple[Calls, str]:
     if _is_pointwise(row):
         return pointwise_ops.pointwise(row), ""
     return _unknown(row), f"{row['op']} is not known: priced by the bytes of its tensors"
+
+
+def _without_overload(name: str) -> str:
+    """'add.Tensor' -> 'add'. (Names of other libraries keep their dots.)"""
+    return name if "::" in name else name.partition(".")[0] or name
 
 
 def _is_pointwise(row: Row) -> bool:

@@ -11,7 +11,9 @@ from phantora.compute.described.specs import Calls, Row, call, dense, dtype_of, 
 def product(row: Row) -> Calls:
     """mm, addmm, bmm, baddbmm, matmul, linear, _scaled_mm, _int_mm."""
     shapes, dtype = shapes_of(row, 2), dtype_of(row)
-    left, right = shapes[-2:]
+    left, right = shapes[:2] if row["op"] == "_scaled_mm" else shapes[-2:]  # scales stand behind, a bias before
+    if row["op"] == "linear" and len(right) == 2 and left[-1] != right[0] and left[-1] == right[1]:
+        right = (right[1], right[0])  # torch's weight is (out, in)
     if len(left) < 2 or len(right) < 2 or left[-1] != right[-2]:
         raise ValueError(f"{list(left)} x {list(right)} is not a product")
     default = "nn" if len(left) > 2 or row["op"] == "matmul" else "nt"
@@ -46,13 +48,19 @@ def _matrix(shape: tuple[int, ...], dtype: str, order: str) -> TensorSpec:
 
 
 def vector_product(row: Row) -> Calls:
-    (m, k), _ = shapes_of(row, 2)
+    m, k = _two(shapes_of(row, 2)[0])
     dtype = dtype_of(row)
     return (call("mv", dense((m,), dtype), self=dense((m, k), dtype), vec=dense((k,), dtype)),)
 
 
+def _two(shape: tuple[int, ...]) -> tuple[int, int]:
+    if len(shape) != 2:
+        raise ValueError(f"a matrix has two dimensions, not {len(shape)}")
+    return shape[0], shape[1]
+
+
 def grouped_product(row: Row) -> Calls:
-    left, right = shapes_of(row, 2)
+    left, right = shapes_of(row, 2)[:2]  # the offsets may stand behind them
     dtype = dtype_of(row, default="bf16")
     groups = number(row, "groups", right[0] if len(right) == 3 else left[0] if len(left) == 3 else 1)
     ends = dense((groups,), "int32")

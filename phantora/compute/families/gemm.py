@@ -80,6 +80,8 @@ def describe(call: OpCall) -> tuple[Work, ...]:
     dtype = _compute_dtype(call, left)
     layout = _order(left, transposed=False) + _order(right, transposed=name == "linear")
     align = _alignment(left, right, n)
+    if left.dtype.startswith("complex"):
+        k *= 4  # a complex product is four real ones
     return (
         Work(
             family=FAMILY,
