@@ -30,6 +30,11 @@ def lookup(row: Row) -> Calls:
     if op == "index":
         return (call(op, rows, self=table, indices=(index,)),)
     if op == "gather":
+        shapes = shapes_of(row) if "shapes" in row else []
+        if len(shapes) > 1 and len(shapes[0]) == len(shapes[1]) > 1:  # torch's own way: an index for each element
+            index = TensorSpec(shapes[1], dense(shapes[1], "int64").stride, "int64")
+            dim = number(row, "dim", len(shapes[0]) - 1)
+            return (call(op, dense(shapes[1], dtype), self=dense(shapes[0], dtype), dim=dim, index=index),)
         return (call(op, rows, self=table, dim=0, index=TensorSpec((tokens, width), (1, 0), "int64")),)
     return (call("index_select", rows, self=table, dim=0, index=index),)
 
