@@ -1,4 +1,4 @@
-"""Whether a file is a Perfetto trace: its first packet tells.
+"""Whether a file is a trace that Perfetto's user interface opens: its first packet tells, or Chrome's key of events.
 
 Source: Perfetto, protos/perfetto/trace/trace.proto (packets are field 1 of Trace); protobuf's wire format.
 """
@@ -12,20 +12,28 @@ from pathlib import Path
 _PACKET_TAG = 0x0A  # field 1, with a length
 _WIRE_TYPES = (0, 1, 2, 5)
 _HEAD_BYTES = 64
+_JSON_BYTES = 1 << 16  # what may stand before the events of a JSON trace: properties of devices
+_EVENTS = (b'"traceEvents"', b'"ph"')
 _GZIP = b"\x1f\x8b"
 
 
 def is_perfetto(path: Path) -> bool:
-    """Whether the first packet begins with a field of its own; compressed by gzip or not. OSError."""
+    """Whether the first packet begins with a field of its own, or it is Chrome's JSON; compressed by gzip or not. OSError."""
     with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
+        head = file.read(_JSON_BYTES)
     if not head.startswith(_GZIP):
-        return _begins_packet(head, path.stat().st_size)
+        return _is_json(head) or _begins_packet(head[:_HEAD_BYTES], path.stat().st_size)
     try:
         with gzip.open(path, "rb") as file:
-            return _begins_packet(file.read(_HEAD_BYTES), None)
+            head = file.read(_JSON_BYTES)
+            return _is_json(head) or _begins_packet(head[:_HEAD_BYTES], None)
     except (gzip.BadGzipFile, EOFError, zlib.error):
         return False
+
+
+def _is_json(head: bytes) -> bool:
+    """The JSON of chrome://tracing: an object with traceEvents, or a list of events (Trace Event Format, 'JSON formats')."""
+    return head.lstrip()[:1] in (b"{", b"[") and any(key in head for key in _EVENTS)
 
 
 def _begins_packet(head: bytes, file_bytes: int | None) -> bool:
