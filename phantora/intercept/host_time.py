@@ -37,7 +37,10 @@ def _count_module_calls() -> None:
 
 
 def _count_parameters(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    """A parameter of a subclass (DTensor) is unwrapped and wrapped once more by every operator on lists."""
+    """A parameter of a subclass (DTensor) is unwrapped and wrapped once more by every operator on lists. Dynamo traces
+    this hook: there it counts nothing."""
+    if torch.compiler.is_compiling():
+        return
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     native.charge_units(_PARAMETER, len(parameters))
     native.charge_units(_SUBCLASS, sum(type(parameter) not in _PLAIN for parameter in parameters))
