@@ -206,23 +206,12 @@ def _launch_command(arguments: dict[str, Any]) -> tuple[str, ...]:
 
 def _contention_factors(text: str | None) -> tuple[float, float] | None:
     """(compute, collective) of --contention; None without it."""
-    from phantora.network.contention import ContentionModel
+    from phantora.network.contention import parse_contention
 
     if text is None:
         return None
-    try:
-        if text == "measured":
-            model = ContentionModel()
-        else:
-            compute, collective = (float(factor) for factor in text.split(","))
-            model = ContentionModel(compute_factor=compute, collective_factor=collective)
-    except ValueError as error:
-        what = error if "at least" in str(error) else "not two numbers COMPUTE,COLLECTIVE"
-        raise UserError(f"--contention {text}: {what}") from None
-    factors = model.compute_factor, model.collective_factor
-    if not max(factors) < 1000:
-        raise UserError(f"--contention {text}: factors must be below 1000")
-    return factors
+    model = parse_contention(text, "not two numbers COMPUTE,COLLECTIVE")
+    return model.compute_factor, model.collective_factor
 
 
 def _moe_routing(text: str) -> str:

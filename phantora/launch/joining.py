@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
-import functools
 import os
 import random
 import signal
@@ -23,6 +22,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from phantora.errors import UserError
+from phantora.launch.group_hook import before_init_process_group
 from phantora.launch.options import JobOptions
 
 RANK_PID = "PHANTORA_RANK_PID"
@@ -92,24 +92,15 @@ def _ranks_per_node(options: JobOptions, world_size: int) -> int:
 
 def _join_with_the_group(options: JobOptions, endpoint: str) -> None:
     """Make init_process_group join first."""
-    import torch.distributed as dist
 
-    if not dist.is_available():
-        return
-    original: Any = dist.init_process_group
-
-    @functools.wraps(original)
-    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+    def join_first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         from phantora.intercept import session
 
         world_size, rank = _world_of(args, kwargs)
         if not session.is_rank_process() and not is_below_a_rank(os.environ) and rank is not None and world_size is not None:
             join(options, endpoint, rank, world_size)
-        return original(*args, **kwargs)
 
-    init_process_group._phantora_original = original  # type: ignore[attr-defined]
-    dist.init_process_group = init_process_group
-    sys.modules["torch.distributed.distributed_c10d"].init_process_group = init_process_group  # type: ignore[attr-defined]
+    before_init_process_group(join_first)
 
 
 def _world_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int | None, int | None]:

@@ -12,6 +12,8 @@ import socket
 import sys
 from typing import Any
 
+from phantora.launch.group_hook import before_init_process_group
+
 _TEXT = (
     "a process that the script started itself (torch.multiprocessing.spawn, subprocess) called init_process_group with nccl: "
     "it is not part of the run, and its collectives are not simulated; let phantora start the ranks (--nproc-per-node N), as torchrun does"
@@ -20,24 +22,15 @@ _TEXT = (
 
 def install() -> None:
     """Once torch is imported, in a rank (for its forked children) or in a process of its own."""
-    import torch.distributed as dist
+    before_init_process_group(_warn_if_outside)
 
+
+def _warn_if_outside(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     from phantora.intercept import session
 
-    if not dist.is_available() or hasattr(dist.init_process_group, "_phantora_original"):
-        return
-    original: Any = dist.init_process_group
-
-    @functools.wraps(original)
-    def init_process_group(*args: Any, **kwargs: Any) -> Any:
-        backend = args[0] if args else kwargs.get("backend")
-        if not session.is_rank_process() and (backend is None or "nccl" in str(backend).lower()):
-            _warn()
-        return original(*args, **kwargs)
-
-    init_process_group._phantora_original = original  # type: ignore[attr-defined]
-    dist.init_process_group = init_process_group
-    sys.modules["torch.distributed.distributed_c10d"].init_process_group = init_process_group  # type: ignore[attr-defined]
+    backend = args[0] if args else kwargs.get("backend")
+    if not session.is_rank_process() and (backend is None or "nccl" in str(backend).lower()):
+        _warn()
 
 
 @functools.cache

@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from phantora.errors import UserError
+
 Interval = tuple[int, int]
 """(start, end) in ns."""
 
@@ -85,3 +87,20 @@ def _slowed_end_ns(start_ns: int, duration_ns: int, others: Sequence[Interval], 
             return -int(-(now + left * factor) // 1)
         now, left = float(end), left - beside
     return -int(-(now + left) // 1)
+
+
+def parse_contention(text: str, refusal: str) -> ContentionModel:
+    """The value of --contention: 'measured' or 'COMPUTE,COLLECTIVE', below 1000. UserError, with `refusal` for what is
+    neither."""
+    try:
+        if text == "measured":
+            model = ContentionModel()
+        else:
+            compute, collective = (float(factor) for factor in text.split(","))
+            model = ContentionModel(compute_factor=compute, collective_factor=collective)
+    except ValueError as error:
+        what = error if "at least" in str(error) else refusal
+        raise UserError(f"--contention {text}: {what}") from None
+    if not max(model.compute_factor, model.collective_factor) < 1000:
+        raise UserError(f"--contention {text}: factors must be below 1000")
+    return model

@@ -18,7 +18,7 @@ from phantora.cluster.spec import Cluster
 from phantora.errors import UserError
 from phantora.importers.chakra import read
 from phantora.importers.chakra_file import find_chakra
-from phantora.network.contention import ContentionModel
+from phantora.network.contention import ContentionModel, parse_contention
 from phantora.replay.replayer import ReplayOptions, replay
 from phantora.report.breakdown import rank_end_ns
 from phantora.report.summary import summarize
@@ -100,17 +100,7 @@ def contention_factors(text: str | None, run: Run) -> tuple[float, float] | None
         return run.contention
     if text == "off":
         return None
-    try:
-        if text == "measured":
-            model = ContentionModel()
-        else:
-            compute, collective = (float(factor) for factor in text.split(","))
-            model = ContentionModel(compute_factor=compute, collective_factor=collective)
-    except ValueError as error:
-        what = error if "at least" in str(error) else "not two numbers COMPUTE,COLLECTIVE, nor measured or off"
-        raise UserError(f"--contention {text}: {what}") from None
-    if not max(model.compute_factor, model.collective_factor) < 1000:
-        raise UserError(f"--contention {text}: factors must be below 1000")
+    model = parse_contention(text, "not two numbers COMPUTE,COLLECTIVE, nor measured or off")
     return model.compute_factor, model.collective_factor
 
 

@@ -51,18 +51,18 @@ def backward(
     kernel: Kernel, grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, sums: Tensor
 ) -> tuple[Tensor, ...]:
     """Gradients of query, key and value."""
-    grads = tuple(torch.empty_like(tensor) for tensor in (query, key, value))
-    operands = (
-        ("grad_out", grad),
-        ("query", query),
-        ("key", key),
-        ("value", value),
-        ("out", out),
-        ("logsumexp", sums),
-        ("dropout_p", kernel.dropout),
-        ("is_causal", kernel.is_causal),
-    )
-    launch_like(f"{_FORWARD[kernel.backend]}_backward", f"{kernel.name}_backward", *operands, outputs=grads)
+    settings = (("dropout_p", kernel.dropout), ("is_causal", kernel.is_causal))
+    priced_as = f"{_FORWARD[kernel.backend]}_backward"
+    return _launch_backward(priced_as, kernel, grad, (query, key, value, out, sums), settings)
+
+
+def _launch_backward(
+    priced_as: str, kernel: Kernel, grad: Tensor, saved: tuple[Tensor, ...], settings: tuple[tuple[str, Any], ...]
+) -> tuple[Tensor, ...]:
+    """saved: query, key, value, output, logsumexp. The gradients of the first three."""
+    grads = tuple(torch.empty_like(tensor) for tensor in saved[:3])
+    operands = (("grad_out", grad), *zip(("query", "key", "value", "out", "logsumexp"), saved))
+    launch_like(priced_as, f"{kernel.name}_backward", *operands, *settings, outputs=grads)
     return grads
 
 
@@ -110,17 +110,5 @@ class PackedAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
-        query, key, value, out, sums = ctx.saved_tensors
-        grads = tuple(torch.empty_like(tensor) for tensor in (query, key, value))
-        operands = (
-            ("grad_out", grad),
-            ("query", query),
-            ("key", key),
-            ("value", value),
-            ("out", out),
-            ("logsumexp", sums),
-        )
-        launch_like(
-            "aten::_flash_attention_backward", f"{ctx.kernel.name}_backward", *operands, *ctx.settings, outputs=grads
-        )
+        grads = _launch_backward("aten::_flash_attention_backward", ctx.kernel, grad, ctx.saved_tensors, ctx.settings)
         return (*grads, None, None, None, None)
