@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from phantora.errors import UserError
 from phantora.launch.options import JobOptions
@@ -17,11 +18,13 @@ INTERNAL_ERROR = 70  # sysexits.h, EX_SOFTWARE
 
 @dataclass(slots=True)
 class Written:
-    """files: what -> path; failures: messages; code: exit code that they call for, 0 when there are none."""
+    """files: what -> path; failures: messages; code: exit code that they call for, 0 when there are none; summary: of the run,
+    None if it could not be made."""
 
     files: dict[str, Path] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     code: int = 0
+    summary: dict[str, Any] | None = None
 
     def fail(self, message: str, code: int) -> None:
         self.failures.append(message)
@@ -31,7 +34,7 @@ class Written:
 def write_results(run: Run, options: JobOptions) -> Written:
     """summary.json and the traces. A partial run is written as far as it was recorded."""
     out, written = Path(options.out), Written()
-    _write(written, "summary", out / "summary.json", lambda: _summary(run, out))
+    _write(written, "summary", out / "summary.json", lambda: _summary(run, out, written))
     _write(written, "operators", out / "operators.jsonl", lambda: _operators(run, out))
     if options.chakra:
         _write(written, "chakra", out / "chakra", lambda: _chakra(run, out))
@@ -51,10 +54,11 @@ def _write(written: Written, what: str, path: Path, write: Callable[[], Path]) -
         written.fail(f"cannot write {path}: {kind}", INTERNAL_ERROR)
 
 
-def _summary(run: Run, out: Path) -> Path:
-    from phantora.report.summary import write_summary
+def _summary(run: Run, out: Path, written: Written) -> Path:
+    from phantora.report.summary import save_summary, summarize
 
-    return write_summary(run, out)
+    written.summary = summarize(run)
+    return save_summary(written.summary, out)
 
 
 def _operators(run: Run, out: Path) -> Path:

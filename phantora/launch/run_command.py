@@ -61,7 +61,7 @@ def _print_report(result: JobResult, written: Written) -> None:
 
     try:
         with terminal.surviving(sys.stdout):
-            print_report(result.run, written.files)
+            print_report(result.run, written.files, summary=written.summary)
     except Exception:
         written.fail("the report cannot be printed: internal error\n" + traceback.format_exc().rstrip(), INTERNAL_ERROR)
 

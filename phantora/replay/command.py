@@ -133,7 +133,7 @@ def write_run(run: Run, out: str, quiet: bool) -> int:
     written = write_results(run, options)
     written.files.pop("logs", None)
     if not quiet:
-        print_report(run, written.files)
+        print_report(run, written.files, summary=written.summary)
     for failure in written.failures:
         say(f"phantora: {failure}")
     return written.code

@@ -84,7 +84,11 @@ def summarize(run: Run) -> dict[str, Any]:
 
 def write_summary(run: Run, directory: Path | str) -> Path:
     """Write DIRECTORY/summary.json (keys sorted) and return its path."""
-    summary = summarize(run)
+    return save_summary(summarize(run), directory)
+
+
+def save_summary(summary: Mapping[str, Any], directory: Path | str) -> Path:
+    """The same of a summary that is there already."""
     validate_summary(summary)
     path = Path(directory) / "summary.json"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -32,9 +32,12 @@ _FILE_TEXTS = {
 }
 
 
-def print_report(run: Run, files: Mapping[str, Path], console: Console | None = None) -> None:
-    """Print the result of a run; files: what ('summary', 'perfetto', 'chakra', 'logs', ...) -> path."""
-    print_summary(summarize(run), files, console)
+def print_report(
+    run: Run, files: Mapping[str, Path], console: Console | None = None, summary: Mapping[str, Any] | None = None
+) -> None:
+    """Print the result of a run; files: what ('summary', 'perfetto', 'chakra', 'logs', ...) -> path; summary: of the run, if
+    it was made already."""
+    print_summary(summarize(run) if summary is None else summary, files, console)
 
 
 def print_summary(summary: Mapping[str, Any], files: Mapping[str, Path], console: Console | None = None) -> None:
