@@ -31,6 +31,7 @@ _COPY_NAMES = (
     ("Memcpy HtoD", "memcpy_h2d"),
     ("Memcpy DtoH", "memcpy_d2h"),
     ("Memcpy DtoD", "memcpy_d2d"),
+    ("Memcpy PtoP", "memcpy_p2p"),
     ("Memset", "memset"),
 )
 # Families of measured operators of which neither the simulated run nor the kernel's name says one (cuDNN's, say).

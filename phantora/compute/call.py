@@ -25,7 +25,8 @@ Value = Union[TensorSpec, int, float, bool, str, None, tuple]
 class OpCall:
     """One call of an operator as it reaches the CUDA dispatch key.
 
-    `name` is 'aten::addmm' (no overload), 'memcpy_h2d', 'memcpy_d2h', 'memcpy_d2d', or 'ns::custom_op'.
+    `name` is 'aten::addmm' (no overload), 'memcpy_h2d', 'memcpy_d2h', 'memcpy_d2d', 'memcpy_p2p' (from one
+    device to another) or 'ns::custom_op'.
     `args` follow the schema: (name, value) pairs, tensors as TensorSpec, lists as tuples; floats keep no value (0.0)
     because they do not change a price. `mutated` names the arguments written in place (or given as out=).
     `flags` holds global switches that change the kernel, such as ('allow_tf32', True).

@@ -12,7 +12,7 @@ import math
 import zlib
 from pathlib import Path
 
-from phantora.cluster.spec import GpuSpec, HostSpec
+from phantora.cluster.spec import GpuSpec, HostSpec, IntraNodeSpec
 from phantora.compute import host_cost, in_step
 from phantora.compute.call import OpCall, Price, Source
 from phantora.compute.families import MODELS, describe
@@ -33,14 +33,19 @@ _CARRIED = 0.6
 _RANK: dict[Source, int] = {"measured": 0, "interpolated": 1, "roofline": 2}
 _COPY_LATENCY_NS = 1700  # a pinned copy of 4 KiB takes 1.7-2.6 us
 _STAGING_NS = 20_000  # first chunk through the driver's pinned staging buffer
+_TRANSFERS = ("memcpy_h2d", "memcpy_d2h", "memcpy_p2p")
 _PAGEABLE_READ_FACTOR = 1.5  # device to pageable host memory runs at two thirds of the rate of the other direction
 
 
 class Pricer:
     """Prices operator calls for one GPU and the host it is attached to. Callers memoise by call."""
 
-    def __init__(self, gpu: GpuSpec, host: HostSpec, table: Table | None = None) -> None:
-        """table: measured points; None loads the shipped one (NVIDIA H200)."""
+    def __init__(
+        self, gpu: GpuSpec, host: HostSpec, table: Table | None = None, intra_node: IntraNodeSpec | None = None
+    ) -> None:
+        """table: measured points; None loads the shipped one (NVIDIA H200). intra_node: how GPUs reach each other; None:
+        over PCIe."""
+        self.intra_node = intra_node
         self._table = load() if table is None else table
         self._host = host
         self._roof = Roof(gpu)
@@ -86,7 +91,7 @@ class Pricer:
         return ns, ("roofline" if work.guessed and work.curves[0] not in self._table.points else source)
 
     def _known_ns(self, work: Work) -> tuple[float, Source]:
-        if work.model in ("memcpy_h2d", "memcpy_d2h"):
+        if work.model in _TRANSFERS:
             return self._copy_ns(work), "roofline"
         model, kriging = MODELS[work.model]
         here = model(work.curves[0], work.at, self._roof)
@@ -103,7 +108,7 @@ class Pricer:
 
     def _num_kernels(self, work: Work) -> int:
         """As counted near by, else as the family says; lists of tensors, and their joins, follow the rule of their launches."""
-        if work.model in ("foreach", "memcpy_h2d", "memcpy_d2h") or work.curves[0].startswith("stream/all/cat"):
+        if work.model == "foreach" or work.model in _TRANSFERS or work.curves[0].startswith("stream/all/cat"):
             return work.num_kernels
         return self._table.num_kernels(work.curves, work.at, MODELS[work.model][1]) or work.num_kernels
 
@@ -116,6 +121,8 @@ class Pricer:
     def _copy_ns(self, work: Work) -> float:
         """A copy over PCIe: latency and rate; from pageable memory the driver stages it, which is slower."""
         num_bytes = work.at[0]
+        if work.model == "memcpy_p2p":
+            return _COPY_LATENCY_NS + num_bytes * 1e9 / self._peer_bytes_per_s()
         to_device = work.model == "memcpy_h2d"
         rate = self._host.pcie_h2d_bytes_per_s if to_device else self._host.pcie_d2h_bytes_per_s
         if work.curves[0].endswith("pinned"):
@@ -124,13 +131,20 @@ class Pricer:
         staging = _STAGING_NS if num_bytes > INLINE_BYTES else _STAGING_NS / 2
         return staging + num_bytes * 1e9 / min(rate, slower)
 
+    def _peer_bytes_per_s(self) -> float:
+        """What one GPU reads from another or writes to it: over all its links, at the rate that large transfers reach."""
+        links = self.intra_node
+        if links is None or links.kind == "none":
+            return min(self._host.pcie_h2d_bytes_per_s, self._host.pcie_d2h_bytes_per_s)
+        return links.bytes_per_s * links.efficiency
+
 
 def pricer_of(cluster: str, prices: str | None = None) -> Pricer:
     """The pricer of a cluster (a preset or a TOML file) with the shipped table or one of `phantora calibrate`."""
     from phantora.cluster.loader import load_cluster
 
     found = load_cluster(cluster)
-    return Pricer(found.gpu, found.host, None if prices is None else price_table(prices))
+    return Pricer(found.gpu, found.host, None if prices is None else price_table(prices), found.intra_node)
 
 
 def price_table(path: str) -> Table:

@@ -71,7 +71,7 @@ def _between_devices(self: Tensor, src: Tensor) -> None:
         src = torch.empty_like(self, device=src.device).copy_(src)
     from_stream, to_stream = native.stream(from_device), native.stream(to_device)
     native.wait_event(from_device, from_stream, native.record_event(to_device, to_stream))
-    launch(from_device, "memcpy_d2d", ("self", self), ("src", src), ("peer", True), mutated=("self",))
+    launch(from_device, "memcpy_p2p", ("self", self), ("src", src), mutated=("self",))
     native.wait_event(to_device, to_stream, native.record_event(from_device, from_stream))
     if native.pending_plan():
         native.plan(-1, None, False)

@@ -87,6 +87,11 @@ def set_pricer(pricer: Any) -> None:
     _session.pricer = pricer
 
 
+def intra_node() -> Any:
+    """How the GPUs of a node reach each other (cluster.spec.IntraNodeSpec), as the pricer knows it; None: not known."""
+    return getattr(_session.pricer, "intra_node", None)
+
+
 def set_speed(speed: Any) -> None:
     """`speed.kernel_ns(number, duration_ns)` and `speed.host_ns(cost_ns)` are what this rank needs for what is priced so."""
     assert not _session.num_signatures, "signatures defined before would keep their times"

@@ -17,7 +17,8 @@ def arm_interception(options: JobOptions, on_torch_ready: tuple[Callable[[], Non
 
     cluster = load_cluster(options.cluster)
     clock_patches.install()
-    session.set_pricer(Pricer(cluster.gpu, cluster.host, price_table(options.prices) if options.prices else None))
+    table = price_table(options.prices) if options.prices else None
+    session.set_pricer(Pricer(cluster.gpu, cluster.host, table, cluster.intra_node))
     moe_routing.choose(moe_routing.parse(options.moe_routing))
     boot.arm(boot_config(cluster, options, on_torch_ready))
 

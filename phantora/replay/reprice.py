@@ -17,7 +17,7 @@ from phantora.trace.model import Run, SignatureInfo
 
 def repriced(run: Run, cluster: Cluster, table: Table | None = None) -> tuple[list[SignatureInfo], list[str]]:
     """(the run's signatures with new prices, notes). A kernel whose call was not recorded keeps its time."""
-    pricer = Pricer(cluster.gpu, cluster.host, table)
+    pricer = Pricer(cluster.gpu, cluster.host, table, cluster.intra_node)
     signatures = [_repriced(signature, pricer) for signature in run.signatures]
     num_kept = sum(not signature.call for signature in run.signatures)
     notes = [f"repriced for {cluster.gpu.name}: {len(signatures) - num_kept} of {len(signatures)} kinds of kernels"]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from compute_calls import call, contiguous, mm, pointwise
 
+from phantora.cluster.loader import load_cluster
 from phantora.compute import OpCall, Pricer
 from phantora.compute.families import fallback
 
@@ -51,6 +52,18 @@ def test_other_gpus_scale_by_the_roof_that_binds(h200: Pricer, h100: Pricer, a10
 def test_other_gpus_are_flagged(h100: Pricer, a100: Pricer) -> None:
     assert h100.price(mm(4096, 4096, 4096)).source == "interpolated"
     assert a100.price(mm(4096, 4096, 4096)).source == "roofline"
+
+
+def test_copies_between_gpus_take_the_rate_of_their_links() -> None:
+    """64 MiB over NVLink, over the PCIe lanes of a cluster that has nothing else, and over the host's where nothing is known."""
+    x = contiguous((1 << 24,), F32)
+    copy = OpCall(name="memcpy_p2p", args=(("self", x), ("src", x)), mutated=("self",))
+    cluster = load_cluster("dgx-h100")
+    links = cluster.intra_node
+    nvlink_ns = Pricer(cluster.gpu, cluster.host, intra_node=links).price(copy).duration_ns
+    assert nvlink_ns == pytest.approx((1 << 26) / (links.bytes_per_s * links.efficiency) * 1e9, rel=0.02)
+    pcie_ns = Pricer(cluster.gpu, cluster.host).price(copy).duration_ns
+    assert pcie_ns == pytest.approx((1 << 26) / cluster.host.pcie_d2h_bytes_per_s * 1e9, rel=0.02)
 
 
 def test_host_time_by_class(h200: Pricer) -> None:

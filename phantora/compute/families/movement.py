@@ -1,4 +1,4 @@
-"""Copies on the device: casts, clones, joins, fills, repeats, and copies between host and device."""
+"""Copies on the device: casts, clones, joins, fills, repeats, and copies between host and device or two devices."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _FILLS = ("fill_", "fill", "zero_", "zeros", "ones", "full", "zeros_like", "ones
           "arange", "range", "linspace", "logspace", "eye", "scalar_tensor", "memset", "tril_indices", "triu_indices")
 # fmt: on
 _SHUFFLES = ("flip", "roll", "rot90", "tril", "triu", "pixel_shuffle", "channel_shuffle", "col2im", "im2col")
-_TRANSFERS = ("memcpy_h2d", "memcpy_d2h")
+_TRANSFERS = ("memcpy_h2d", "memcpy_d2h", "memcpy_p2p")
 NAMES = _COPIES + _JOINS + _FILLS + _TRANSFERS
 
 # A copy below this many bytes from pageable memory goes inline with the command (CUDA driver API, 'API synchronization
@@ -116,6 +116,6 @@ def _transfer(call: OpCall, name: str) -> Work:
 
 
 def transfer(kind: str, num_bytes: int, *, pinned: bool) -> Work:
-    """A copy over PCIe; the pricer knows the host's rates ('memcpy_h2d/pinned', 'memcpy_d2h/pageable')."""
+    """A copy over PCIe, or between GPUs; the pricer knows the rates ('memcpy_h2d/pinned', 'memcpy_d2h/pageable')."""
     memory = "pinned" if pinned or (kind == "memcpy_h2d" and num_bytes <= INLINE_BYTES) else "pageable"
     return Work(family=TRANSFER_FAMILY, curves=(f"{kind}/{memory}",), at=(max(num_bytes, 1),), bytes=num_bytes)

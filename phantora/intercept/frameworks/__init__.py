@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.machinery
+import importlib.metadata
+import importlib.util
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +25,8 @@ AROUND: Mapping[str, str] = {
     "torch._higher_order_ops.flex_attention": "flex_attention",
     "torch.nn.attention.flex_attention": "flex_attention",
     "torch._inductor.kernel.flex.flex_attention": "flex_attention",
+    "torch.nn.attention._fa3": "flash_attention_3",
+    "torch.distributed._symmetric_memory": "symmetric_memory",
     "torch.serialization": "sparse_checkpoints",
     "torch.distributed.checkpoint.filesystem": "sparse_checkpoints",
     "safetensors.torch": "sparse_checkpoints",
@@ -43,6 +47,9 @@ ABSENT: frozenset[str] = frozenset(
 HIDDEN_FROM: Mapping[str, frozenset[str]] = {"triton": frozenset(("torch",)), "apex": frozenset(("transformers",))}
 """Packages that take one of ABSENT without being asked when it is there: for them it is not. (torch.compile has its own way
 without Triton, `compiled/`; transformers' T5 would take apex's norm, which few installations have.)"""
+
+DISTRIBUTIONS: Mapping[str, tuple[str, str]] = {"flash_attn": ("flash_attn", "2.8.3"), "flash_attn_interface": ("flash_attn_3", "3.0.0b1")}
+"""Package of ABSENT -> name and version under which it is distributed, for frameworks (transformers) that look among the distributions."""
 
 _PACKAGES_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "packages")
 
@@ -81,6 +88,31 @@ class AbsentFinder:
         if name not in ABSENT or _importer() in HIDDEN_FROM.get(name, ()):
             return None
         return importlib.machinery.PathFinder.find_spec(name, [_PACKAGES_DIR])
+
+    def find_distributions(self, context: importlib.metadata.DistributionFinder.Context) -> Iterator[importlib.metadata.Distribution]:
+        """What importlib.metadata asks finders for: distributions of that name, or all of them."""
+        for package, (name, version) in DISTRIBUTIONS.items():
+            is_asked = context.name is None or context.name.replace("-", "_").lower() == name
+            if is_asked and _is_stand_in(package):
+                yield _StandInDistribution(package, name, version)
+
+
+class _StandInDistribution(importlib.metadata.Distribution):
+    """The metadata of a stand-in: its name, version and package."""
+
+    def __init__(self, package: str, name: str, version: str) -> None:
+        self._texts = {"METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", "top_level.txt": f"{package}\n"}
+
+    def read_text(self, filename: str) -> str | None:
+        return self._texts.get(filename)
+
+    def locate_file(self, path: str | os.PathLike[str]) -> Any:
+        return os.path.join(_PACKAGES_DIR, path)
+
+
+def _is_stand_in(package: str) -> bool:
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None and spec.origin.startswith(_PACKAGES_DIR)
 
 
 def _importer() -> str:

@@ -26,7 +26,7 @@ def results_stay_on_the_device():
     assert [device for _, device, _ in launches()] == [1]
     c = b.to("cuda:2")
     assert c.device.index == 2
-    assert [(call.name, device) for call, device, _ in launches()] == [("memcpy_d2d", 1)]
+    assert [(call.name, device) for call, device, _ in launches()] == [("memcpy_p2p", 1)]
     assert torch.arange(3, device="cuda:3").to("cuda:0").tolist() == [0, 1, 2]
 
 
