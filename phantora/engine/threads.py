@@ -2,7 +2,8 @@
 
 Records of one thread arrive in order, those of two threads interleaved as the operating system ran them. Rows are sorted by
 (host time, thread, order within the thread); all three are facts of virtual time. Memory counters are added up anew in that
-order. What threads do on one and the same stream is evaluated as it arrived: such a script is itself a race.
+order. What threads do on one and the same stream, without waiting for one another, is evaluated as it arrived (such a script is
+itself a race) and keeps the order of its evaluation: a row stands behind all that it waited for.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def order_threads(trace: RankTrace) -> Sequence[int]:
 
 def _order_rows(trace: RankTrace) -> Sequence[int]:
     """New number of each row."""
-    order = sorted(range(len(trace.thread)), key=lambda row: (trace.issue_ns[row], trace.thread[row], row))
+    keys = _keys(trace)
+    order = sorted(range(len(keys)), key=lambda row: (keys[row], row))
     new = [0] * len(order)
     for position, old in enumerate(order):
         new[old] = position
@@ -44,6 +46,21 @@ def _order_rows(trace: RankTrace) -> Sequence[int]:
     trace.dependency = array("q", (earlier for _, earlier in pairs))
     _renumber_collectives(trace)
     return new
+
+
+def _keys(trace: RankTrace) -> list[tuple[int, int]]:
+    """(host time, thread) of each row, but never less than that of a row before it on its stream or of one that it waited for."""
+    waited: dict[int, list[int]] = {}
+    for row, earlier in zip(trace.dependent, trace.dependency):
+        waited.setdefault(row, []).append(earlier)
+    keys: list[tuple[int, int]] = []
+    last: dict[tuple[str, int, int], tuple[int, int]] = {}
+    for row, thread in enumerate(trace.thread):
+        lines = (("stream", trace.device[row], trace.stream[row]), ("thread", thread, 0))
+        before = [last[line] for line in lines if line in last]
+        keys.append(max([(trace.issue_ns[row], thread), *before, *(keys[earlier] for earlier in waited.get(row, ()))]))
+        last.update(dict.fromkeys(lines, keys[-1]))
+    return keys
 
 
 def _place_waits(trace: RankTrace, new: Sequence[int]) -> None:

@@ -253,8 +253,9 @@ def with_even_indices(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
     def topk(self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
         values, indices = kernel(self, k, dim, largest, sorted)
-        is_routed = unknown_values.policy().balanced_routing and 0 < k < self.shape[dim] and contents.is_small(indices)
-        if is_routed and native.shadow(indices) is None:
+        policy = unknown_values.policy()
+        is_router = policy.balanced_routing and self.dim() > 0 and 0 < k < self.shape[dim] <= policy.most_experts
+        if is_router and contents.is_small(indices) and native.shadow(indices) is None:
             unknown_values.count("aten::topk")
             contents.write_stand_in(indices, unknown_values.spread(indices.shape, dim, self.shape[dim]))
         return values, indices

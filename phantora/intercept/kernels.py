@@ -15,6 +15,7 @@ import torch
 
 from phantora.intercept import (
     attention,
+    comparisons,
     contents,
     copies,
     custom_ops,
@@ -73,6 +74,16 @@ _AROUND: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "index.Tensor": data_dependent.with_expanded_masks,
     "_index_put_impl_": data_dependent.with_masked_fill,
     "topk": data_dependent.with_even_indices,
+    "where.self": comparisons.with_one_side,
+    "isin.Tensor_Tensor": comparisons.with_no_members,
+    "isin.Tensor_Scalar": comparisons.with_no_members,
+    **{f"eq.{other}": comparisons.with_unequal_integers(False) for other in ("Scalar", "Tensor")},
+    **{f"ne.{other}": comparisons.with_unequal_integers(True) for other in ("Scalar", "Tensor")},
+    **{
+        f"{name}.{other}": comparisons.with_ordinary_numbers(getattr(torch, name))
+        for name in ("gt", "ge", "lt", "le")
+        for other in ("Scalar", "Tensor")
+    },
     "randperm.generator_out": data_dependent.with_real_permutation,
 }
 

@@ -14,7 +14,9 @@ report.
 | `equal(a, b)`                          | True (two tensors that nobody knows) |
 | how many elements a mask selects       | `density` (1.0) of them |
 | distinct values (`unique`)             | every element is distinct |
-| `topk` of unknown scores               | spread over the classes as `--moe-routing` says: evenly, row after row |
+| `topk` of unknown scores               | of up to `most_experts` classes: spread as `--moe-routing` says, evenly, row after row |
+| an integer compared with a known one   | they differ (`comparisons`): no sampled token is the end of its text |
+| a number compared with one over 1e6    | it is of ordinary size (`comparisons`) |
 | overflow seen by GradScaler            | none |
 | counts of `bincount`, `histc`           | as even as they can be |
 | repeats of `repeat_interleave`         | 1 each |
@@ -49,6 +51,9 @@ class UnknownValues:
     """Share of True in an unknown mask, from 0 to 1."""
     balanced_routing: bool = True
     """Whether top-k of unknown scores is spread evenly; otherwise its indices stay unknown."""
+    most_experts: int = 2048
+    """Top-k over more classes is no router (Switch-C has 2048 experts: Fedus et al., 2021, table 9) but, say, a beam
+    search over a vocabulary."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.density <= 1.0:

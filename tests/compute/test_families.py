@@ -290,3 +290,15 @@ def test_flash_attention_on_an_a100(a100: Pricer) -> None:
     backward = a100.price(call("_scaled_dot_product_flash_attention_backward", [q, q, q], grad_out=q, **args))
     assert 180 < forward.flops / forward.duration_ns / 1e3 < 235
     assert 145 < backward.flops / backward.duration_ns / 1e3 < 205
+
+
+def test_membership_among_few_is_compared_and_among_many_sorted(h200: Pricer) -> None:
+    """One test for 8 elements: 4 small kernels. 100 tests for a million elements (10 x 1e6^0.145 = 74): sorted."""
+
+    def isin(size: int, num_tests: int) -> OpCall:
+        elements, tests = contiguous((size,), "int64"), contiguous((num_tests,), "int64")
+        return call("isin", contiguous((size,), "bool"), elements=elements, test_elements=tests)
+
+    few, many = h200.price(isin(8, 1)), h200.price(isin(1_000_000, 100))
+    assert few.num_kernels == 4 and few.duration_ns < 20_000
+    assert many.num_kernels == 61 and many.duration_ns > 200_000

@@ -142,3 +142,15 @@ def test_order_does_not_depend_on_who_came_first():
         traces.append(trace)
     assert traces[0] == traces[1]
     assert traces[0].wait_rows == [(0,), (2,)] and list(traces[0].wait_position) == [1, 3]
+
+
+def test_rows_of_two_threads_on_one_stream_keep_the_order_of_their_evaluation():
+    """Thread 1 issued at 500 what came first; thread 0's row, issued at 100 of its own clock, ran behind it on the stream."""
+    h = Harness(1)
+    h.signature(0, 0, 10)
+    for thread, host_ns in ((1, 500), (0, 100)):
+        h.simulation.records(0, RECORD.pack(Kind.OP, 0, thread, host_ns, 0, 5, 0))
+    h.simulation.records(0, RECORD.pack(Kind.OP, 0, 0, 200, 0, 6, 0))
+    trace = h.simulation.ranks[0].timeline.trace
+    order_threads(trace)
+    assert list(trace.issue_ns) == [500, 100, 200] and list(trace.start_ns) == [500, 510, 200]

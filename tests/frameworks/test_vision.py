@@ -1,4 +1,6 @@
-"""torchvision, timm and diffusers: models of their own, trained by plain PyTorch; gradients against the number of parameters."""
+"""torchvision, timm and diffusers: models of their own, trained by plain PyTorch; gradients against the number of
+parameters.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +23,7 @@ if library == "timm":
     import timm; model = timm.create_model(name)
 else:
     import torchvision; model = getattr(torchvision.models, name)()
+if "syncbn" in sys.argv: model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)
 model = DDP(model.cuda().to(memory_format=torch.channels_last), device_ids=[int(os.environ["LOCAL_RANK"])])
 optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), torch.amp.GradScaler("cuda")
 for _ in range(2):
@@ -32,15 +35,19 @@ for _ in range(2):
 UNET = """
 import torch
 from diffusers import UNet2DConditionModel, DDPMScheduler
-unet = UNet2DConditionModel(sample_size=16, block_out_channels=(64, 128, 128, 128), layers_per_block=1, cross_attention_dim=128,
-                            attention_head_dim=8, norm_num_groups=32).cuda()
+with torch.device("cuda"):  # the configuration of Stable Diffusion 1.5
+    unet = UNet2DConditionModel(sample_size=64, block_out_channels=(320, 640, 1280, 1280), layers_per_block=2,
+                                cross_attention_dim=768, attention_head_dim=8)
+assert sum(p.numel() for p in unet.parameters()) == 859_520_964
 noise, optimizer = DDPMScheduler(num_train_timesteps=1000), torch.optim.AdamW(unet.parameters(), 1e-4)
-for _ in range(2):
-    x = torch.randn(2, 4, 16, 16, device="cuda"); e = torch.randn_like(x); t = torch.randint(0, 1000, (2,), device="cuda").long()
-    with torch.autocast("cuda", dtype=torch.bfloat16):
-        out = unet(noise.add_noise(x, e, t), t, encoder_hidden_states=torch.randn(2, 77, 128, device="cuda")).sample
-        loss = torch.nn.functional.mse_loss(out.float(), e)
-    loss.backward(); torch.nn.utils.clip_grad_norm_(unet.parameters(), 1.0); optimizer.step(); optimizer.zero_grad()
+x = torch.randn(1, 4, 64, 64, device="cuda"); e = torch.randn_like(x); t = torch.randint(0, 1000, (1,), device="cuda").long()
+text = torch.randn(1, 77, 768, device="cuda")
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    with torch.cuda.nvtx.range("forward"):
+        out = unet(noise.add_noise(x, e, t), t, encoder_hidden_states=text).sample
+        torch.cuda.synchronize()
+    loss = torch.nn.functional.mse_loss(out.float(), e)
+loss.backward(); torch.nn.utils.clip_grad_norm_(unet.parameters(), 1.0); optimizer.step(); optimizer.zero_grad()
 """
 REGIONS = """
 import torch
@@ -67,7 +74,9 @@ def write(tmp_path: Path, text: str) -> str:
     [("torchvision", "resnet50", RESNET50), ("timm", "resnet50", RESNET50), ("torchvision", "vit_b_16", VIT_B_16)],
 )
 def test_ddp_all_reduces_fp32_gradients(library: str, model: str, parameters: int, tmp_path: Path) -> None:
-    """4 bytes per parameter and step (Li et al., 2020, PyTorch Distributed, section 3.2), whatever autocast computes in."""
+    """4 bytes per parameter and step (Li et al., 2020, PyTorch Distributed, section 3.2), whatever autocast computes
+    in.
+    """
     pytest.importorskip("torch")
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
@@ -80,13 +89,41 @@ def test_ddp_all_reduces_fp32_gradients(library: str, model: str, parameters: in
     assert convolutions == 2 * (RESNET50_NORMS if model == "resnet50" else 1)
 
 
-def test_unet(tmp_path: Path) -> None:
+def test_sync_batch_norm(tmp_path: Path) -> None:
+    """Each batch norm of C channels gathers mean, inverse deviation (C each) and the count of every rank, and all-
+    reduces two sums of C backward, in float32 (torch/nn/modules/_functions.py). ResNet-50's channels: He et al., 2016,
+    table 1.
+    """
+    if importlib.util.find_spec("torchvision") is None:
+        pytest.skip("torchvision is not installed")
+    run = record(tmp_path / "out", 2, write(tmp_path, CLASSIFY), "torchvision", "resnet50", "syncbn")
+    channels = {64: 7, 128: 8, 256: 4 + 12, 512: 5 + 6, 1024: 7, 2048: 4}
+    assert sum(channels.values()) == RESNET50_NORMS
+    gathered, reduced = communicated(run, "all_gather", (0, 1)), communicated(run, "all_reduce", (0, 1))
+    assert {size: gathered[size] for size in (2 * (2 * c + 1) * 4 for c in channels)} == {
+        2 * (2 * c + 1) * 4: 2 * n for c, n in channels.items()
+    }
+    assert {c: reduced[2 * c * 4] for c in channels} == {c: 2 * n for c, n in channels.items()}
+    assert volume(run, "all_reduce", (0, 1)) == 2 * 4 * (RESNET50 + sum(2 * c * n for c, n in channels.items()))
+
+
+def test_unet_of_stable_diffusion(tmp_path: Path) -> None:
+    """860 M parameters and 339 G multiply-adds for one 64 x 64 latent, those of scores and weighted sums of attention
+    not counted (Kim et al., 2023, BK-SDM, table 1); every convolution has its gradient.
+    """
     if importlib.util.find_spec("diffusers") is None:
         pytest.skip("diffusers is not installed")
     run = record(tmp_path / "out", 1, write(tmp_path, UNET))
-    names = [run.signatures[s].name for s in run.ranks[0].signature if s >= 0]
+    trace = run.ranks[0]
+    names = [run.signatures[s].name for s in trace.signature if s >= 0]
     assert names.count("aten::convolution") == names.count("aten::convolution_backward") > 0
+    begin, end = trace.mark_ns[0], trace.mark_ns[1]
+    rows = [run.signatures[s] for s, start in zip(trace.signature, trace.start_ns) if s >= 0 and begin <= start <= end]
+    assert sum(row.flops for row in rows if row.family in ("gemm", "convolution")) / (2 * 339e9) == pytest.approx(
+        1, abs=0.03
+    )
     assert run.collectives == []
+    assert max(trace.allocated_bytes) > 4 * 4 * 859_520_964  # parameters, gradients, both moments in float32
 
 
 def test_operators_of_torchvision(tmp_path: Path) -> None:

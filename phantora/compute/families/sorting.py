@@ -65,6 +65,8 @@ def describe(call: OpCall) -> tuple[Work, ...]:
         return (_random(call, name),)
     if name in _SCANS or name in _SORTS:
         return (_rows(call, name, source),)
+    if name == "isin" and _compares_all_pairs(call):
+        return _all_pairs(call)
     count = max((numel(t) for t in (*inputs(call), *written(call))), default=1)
     moved = sum(map(nbytes, (*inputs(call), *written(call))))
     return (
@@ -88,6 +90,29 @@ def _random(call: OpCall, name: str) -> Work:
     moved += nbytes(source) if source is not None and not call.mutated else 0
     size = str(item_bytes(targets[0].dtype)) if targets else "4"
     return items(RANDOM_FAMILY, name, count, moved, op=size, like=_LIKE_RANDOM.get(name, "normal_"))
+
+
+def _compares_all_pairs(call: OpCall) -> bool:
+    """Few tests are compared with each element instead of being sorted (isin_Tensor_Tensor_out of ATen/native/TensorCompare.cpp)."""
+    elements, tests = call.arg("elements"), call.arg("test_elements", call.arg("test_element"))
+    if not isinstance(elements, TensorSpec):
+        return True
+    return not isinstance(tests, TensorSpec) or numel(tests) < 10.0 * numel(elements) ** 0.145
+
+
+def _all_pairs(call: OpCall) -> tuple[Work, ...]:
+    """The output filled, every pair compared, any of a row taken, and that copied to the output (isin_default_kernel_gpu)."""
+    tests = call.arg("test_elements", call.arg("test_element"))
+    elements = first_tensor(call)
+    found = sum(map(numel, written(call)))
+    pairs = found * (numel(tests) if isinstance(tests, TensorSpec) else 1)
+    dtype = elements.dtype if elements is not None else "int64"
+    return (
+        stream(FAMILY, ("fill_", "clone"), "bool", found),
+        stream(FAMILY, ("eq", "add", "clone"), dtype, pairs + sum(map(nbytes, inputs(call))), flops=pairs),
+        stream(FAMILY, ("any", "clone"), "bool", pairs + found, flops=pairs),
+        stream(FAMILY, ("clone",), "bool", 2 * found),
+    )
 
 
 def _rows(call: OpCall, name: str, source: TensorSpec) -> Work:

@@ -93,6 +93,50 @@ def density_of_masks():
 
 
 @probe
+def unknown_integers_differ_from_known_ones():
+    tokens = (W @ W.t()).argmax(-1)  # as a sampled token
+    end = torch.tensor([2, 5], device="cuda")
+    assert not (tokens == 2).any() and not (2 == tokens).all() and (tokens != 2).all()
+    assert not torch.isin(tokens, end).any() and torch.isin(tokens, end, invert=True).all()
+    finished = torch.zeros(4096, dtype=torch.bool, device="cuda")
+    steps = 0
+    while not finished.all() and steps < 3:
+        finished |= tokens == 2
+        steps += 1
+    assert steps == 3
+    real = torch.tensor([1, 2, 3], device="cuda")
+    assert (real == 2).tolist() == [False, True, False] and torch.isin(real, end).tolist() == [False, True, False]
+    assert (real == torch.tensor([2.0], device="cuda")).tolist() == [False, True, False]
+
+
+@probe
+def unknown_numbers_are_of_ordinary_size():
+    score = W[:8, 0]
+    none_yet = torch.full((8,), -1e9, device="cuda")
+    assert (score > -1e9).all() and (none_yet < score).all() and not (score >= float("inf")).any() and not (none_yet > score).any()
+    assert (score > 0.5).any().item() is False  # as any unknown mask is read
+
+
+@probe
+def where_takes_a_known_side():
+    finished = torch.zeros(8, dtype=torch.bool, device="cuda")
+    unknown = W[:8, 0]
+    assert torch.where(finished, unknown, -1e9).tolist() == [-1e9] * 8
+    assert torch.where(~finished, torch.arange(8.0, device="cuda"), unknown).tolist() == list(range(8))
+    finished[3] = True
+    assert torch.where(finished, unknown, -1e9).tolist() == [1.0] * 8  # mixed: unknown
+
+
+@probe
+def a_choice_from_a_vocabulary_is_no_routing():
+    assert (W @ W[:2048].t()).topk(2).indices.unique().numel() == 2048
+    count_before = len(session._session.stand_ins)
+    chosen = (W @ W.t())[:64].topk(2).indices
+    assert len(session._session.stand_ins) == count_before
+    assert chosen.tolist() == [[1, 1]] * 64  # unknown
+
+
+@probe
 def counts_of_unknown_data():
     unknown = torch.randint(0, 8, (10_000_000,), device="cuda")  # too large to be followed
     assert torch.bincount(unknown, minlength=8).tolist() == [1_250_000] * 8

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from phantora.intercept import contents
 from phantora.intercept.frameworks.fused_attention import FusedAttention, Kernel, PackedAttention
 from phantora.intercept.frameworks.priced_like import launch_like
 
@@ -100,12 +102,11 @@ def flash_attn_with_kvcache(
     num_splits: int = 0,
     return_softmax_lse: bool = False,
 ) -> Any:
-    """Decoding: one kernel over the whole of the cache (in pages: of the pages in block_table); lengths are not looked
-    at."""
-    keys, values = k_cache, v_cache
-    if block_table is not None:  # [batch, pages] of [page, size, heads, head size]
-        shape = (q.shape[0], block_table.shape[1] * k_cache.shape[1], *k_cache.shape[2:])
-        keys, values = (torch.empty(shape, dtype=cache.dtype, device="meta") for cache in (k_cache, v_cache))
+    """Decoding: one kernel that reads, of the cache (in pages: of the pages in block_table), the mean of `cache_seqlens` and what is
+    new for each sequence; all of it where the lengths are not known."""
+    capacity = k_cache.shape[1] if block_table is None else block_table.shape[1] * k_cache.shape[1]  # pages: [page, size, heads, head size]
+    shape = (q.shape[0], _mean_length(cache_seqlens, 0 if k is None else k.shape[1], capacity), *k_cache.shape[2:])
+    keys, values = (torch.empty(shape, dtype=cache.dtype, device="meta") for cache in (k_cache, v_cache))
     out = torch.empty_like(q)
     sums = torch.empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32, device=q.device)
     operands = (("query", q.transpose(1, 2)), ("key", keys.transpose(1, 2)), ("value", values.transpose(1, 2)))
@@ -118,3 +119,12 @@ def flash_attn_with_kvcache(
         outputs=(out, sums),
     )
     return (out, sums) if return_softmax_lse else out
+
+
+def _mean_length(cache_seqlens: Any, num_new: int, capacity: int) -> int:
+    """Tokens that a sequence of the batch has on average: what bounds decoding is reading them."""
+    lengths = contents.known(cache_seqlens) if isinstance(cache_seqlens, Tensor) else cache_seqlens
+    if lengths is None:
+        return capacity
+    mean = math.ceil(lengths.double().mean().item()) if isinstance(lengths, Tensor) else lengths
+    return max(1, min(mean + num_new, capacity))
