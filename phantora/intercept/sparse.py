@@ -136,7 +136,10 @@ def mul(self: Tensor, other: Tensor) -> Tensor:
         other = torch.tensor(other, device="cpu")
     sparse, factor = (self, other) if self.is_sparse else (other, self)
     indices, values = _parts(sparse)
-    scale = factor._values() if factor.is_sparse else factor if factor.dim() == 0 else factor[tuple(indices)]
+    if factor.is_sparse:
+        scale = factor._values()
+    else:
+        scale = factor.reshape(()) if factor.numel() == 1 else factor.expand(sparse.shape)[tuple(indices)]
     return _like(sparse, indices, values * scale, sparse.is_coalesced())
 
 
@@ -249,6 +252,16 @@ def native_norm(self: Tensor, p: float | int = 2) -> Tensor:
     return torch.linalg.vector_norm(self.coalesce()._values(), p)
 
 
+def norm_along(
+    self: Tensor, p: Any, dim: list[int], keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    """aten::norm.ScalarOpt_dim, norm.ScalarOpt_dim_dtype: of all values or not at all, as torch's own."""
+    if dim and len(dim) != self.dim():
+        raise RuntimeError("norm_sparse currently only supports full reductions, so 'dim' must be empty or all dims")
+    norm = torch.linalg.vector_norm(self.coalesce()._values(), 2 if p is None else p, dtype=dtype)
+    return norm.reshape((1,) * self.dim()) if keepdim else norm
+
+
 def mm(self: Tensor, mat2: Tensor) -> Tensor:
     """aten::mm: sparse x dense."""
     return addmm(None, self, mat2)
@@ -291,6 +304,8 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     "sparse_mask": sparse_mask,
     "sum": total,
     "native_norm": native_norm,
+    "norm.ScalarOpt_dim": norm_along,
+    "norm.ScalarOpt_dim_dtype": norm_along,
     "mm": mm,
     "addmm": addmm,
     "index_select": index_select,

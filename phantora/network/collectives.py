@@ -18,6 +18,7 @@ from phantora.network.transfers import Transfer
 from phantora.network.tuner import Option, choose
 
 MAX_REMEMBERED_GROUPS = 4096
+IN_PLACE_KINDS = frozenset(("all_reduce", "broadcast", "reduce", "barrier"))  # torch gives NCCL one buffer for both
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +97,11 @@ class Compiler:
         return _compiled((candidate, "LL" if is_small else "Simple"), 1)
 
     def _on_one_rank(self, operation: CommOperation) -> CompiledOperation:
-        """A copy on the device, or only an empty kernel."""
+        """A copy on the device, except where torch works in place: NCCL (ncclLaunchOneRank, src/device/onerank.cu)
+        compares the two addresses and then copies nothing. (For the mean it still passes over the buffer; here not.)"""
         rate = self.placement.cluster.gpu.memory_bytes_per_s * constants.SINGLE_RANK_COPY_SHARE
-        copy_ns = round(operation.bytes / rate * 1e9)
+        copied_bytes = 0 if operation.kind in IN_PLACE_KINDS else operation.bytes
+        copy_ns = round(copied_bytes / rate * 1e9)
         return CompiledOperation(
             latency_ns=constants.SINGLE_RANK_BASE_NS + copy_ns, transfers=(), algorithm="copy", protocol=None
         )

@@ -125,3 +125,77 @@ def test_ulysses_exchanges_query_key_value_and_output(tmp_path: Path) -> None:
     backward."""
     run = record(tmp_path, 2, PARALLEL, "ulysses")
     assert communicated(run, "all_to_all", BOTH) == {4 * 8 * 32 * 16 * 2: STEPS * 2 * 4}
+
+
+# ------------------------------------------------------------------ one option at a time
+
+WIDTH, LAYERS, BATCH = 256, 8, 4
+
+
+def with_option(out: Path, option: str) -> Run:
+    return record(out, 2, str(SCRIPTS / "deepspeed_options.py"), option)
+
+
+def launched(run: Run, name: str) -> int:
+    return sum(run.signatures[n].name == name for n in run.ranks[0].signature if n >= 0)
+
+
+def test_parameters_in_host_memory_are_copied_before_each_gather(tmp_path: Path) -> None:
+    """ZeRO-Infinity (Rajbhandari et al., 2021, section 5.1.1): each rank brings its partition over its own PCIe link,
+    forward and backward, then all gather."""
+    run = with_option(tmp_path, "offload_param")
+    partition_bytes = 2 * NUM_PARAMETERS // 2
+    assert _copied_bytes(run, "memcpy_h2d") >= STEPS * 2 * partition_bytes
+    assert volume(run, "all_gather", BOTH, at_least=1024) == STEPS * 2 * 2 * NUM_PARAMETERS
+    assert any("CPU optimizer of DeepSpeed" in note for note in run.notes)
+
+
+def test_quantized_weights_are_gathered_in_8_bits(tmp_path: Path) -> None:
+    """ZeRO++ (Wang et al., 2023, section 3.1): half of the bytes of 16 bits, and a float32 scale for each block."""
+    run = with_option(tmp_path, "quantized_weights")
+    sizes: dict[str, int] = {}
+    for collective in run.collectives:
+        if collective.kind == "all_gather":
+            sizes[collective.dtype] = sizes.get(collective.dtype, 0) + collective.bytes
+    gathers = STEPS * 2 * NUM_PARAMETERS  # numbers in all: forward and backward
+    assert sizes["int8"] > 0 and sizes["int8"] + sizes["bfloat16"] // 2 == gathers
+    assert 0 < sizes["float32"] < sizes["int8"] / 100
+    assert {"deepspeed::quantize", "deepspeed::dequantize"} <= names(run)
+
+
+def test_sparse_gradients_of_an_embedding_are_gathered(tmp_path: Path) -> None:
+    """Of the rows that were looked up: all ranks' indices and values instead of a reduction of the table."""
+    run = with_option(tmp_path, "sparse")
+    assert communicated(run, "all_gather", BOTH)[2 * BATCH * WIDTH * 4] == STEPS
+    assert communicated(run, "all_gather", BOTH)[2 * BATCH * 8] == STEPS
+    assert volume(run, "all_reduce", BOTH, at_least=1024) == STEPS * LAYERS * WIDTH * WIDTH * 4
+
+
+def test_activation_checkpointing_repeats_the_forward_pass(tmp_path: Path) -> None:
+    run = with_option(tmp_path, "checkpointing")
+    assert launched(run, "aten::mm") == STEPS * LAYERS * (1 + 1 + 2)  # forward, again, two gradients
+
+
+def test_lamb_needs_no_compiler(tmp_path: Path) -> None:
+    run = with_option(tmp_path, "lamb")
+    assert launched(run, "deepspeed::lamb") >= STEPS
+
+
+def test_compiled_layers_communicate_as_eager_ones(tmp_path: Path) -> None:
+    run = with_option(tmp_path, "compile")
+    assert any(note.startswith("torch.compile") for note in run.notes)
+    assert volume(run, "all_gather", BOTH, at_least=1024) == STEPS * 2 * NUM_PARAMETERS
+
+
+def test_checkpoints_of_partitions_load_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "checkpoints"
+    monkeypatch.setenv("CHECKPOINTS", str(folder))
+    with_option(tmp_path / "out", "save")
+    assert "done" in (tmp_path / "out" / "logs" / "rank_0" / "stdout.log").read_text()
+    files = [path.stat() for path in folder.rglob("*optim_states.pt")]
+    assert len(files) == 2 and sum(file.st_size for file in files) >= 12 * NUM_PARAMETERS
+
+
+def test_what_is_not_simulated_is_named(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="DeepSpeed's operator .* is not simulated"):
+        with_option(tmp_path, "nvme")

@@ -10,19 +10,16 @@ from recording import record
 
 from phantora.intercept.moe_routing import token_counts
 
-FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "workloads" / "frameworks" / "megatron"
-pytestmark = [
-    pytest.mark.skipif(
-        importlib.util.find_spec("megatron") is None, reason="needs megatron-core (requirements/frameworks.txt)"
-    ),
-    pytest.mark.skipif(not FOLDER.is_dir(), reason=f"needs the scripts in {FOLDER}"),
-]
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("megatron") is None, reason="needs megatron-core (requirements/frameworks.txt)"
+)
+SCRIPT = str(Path(__file__).parent / "scripts" / "megatron_core.py")
 
 
 def test_skewed_experts_draw_tokens_to_their_rank(tmp_path: Path) -> None:
     """4 experts on 2 ranks, 256 tokens of 256 x bf16 on each rank, 2 choices; loads 1 : 1/2 : 1/3 : 1/4."""
-    arguments = ("--ep", "2", "--experts", "4", "--layers", "1", "--gbs", "4", "--steps", "1")
-    run = record(tmp_path, 2, str(FOLDER / "mcore_train.py"), *arguments, moe_routing="zipf:1")
+    arguments = ("--ep", "2", "--experts", "4", "--layers", "1", "--micro-batches", "1", "--steps", "1")
+    run = record(tmp_path, 2, SCRIPT, *arguments, moe_routing="zipf:1")
     counts = token_counts([1, 1 / 2, 1 / 3, 1 / 4], 256, 2)
     assert counts == [246, 123, 82, 61]
     to_rank = tuple(256 * 2 * sum(counts[first : first + 2]) for first in (0, 2))

@@ -171,7 +171,8 @@ def test_barrier_is_latency_only() -> None:
 def test_a_group_of_one_costs_a_copy_and_never_nothing(kind: str) -> None:
     assert compiled(tiny(), operation(kind, 1)).label == "copy"
     small, large = time_ns(tiny(), operation(kind, 1, 0)), time_ns(tiny(), operation(kind, 1, GB))
-    assert 0 < small < large
+    assert 0 < small
+    assert (large > small) == (kind in ("all_gather", "reduce_scatter", "all_to_all"))  # torch's others work in place
 
 
 def test_send_to_oneself_is_a_copy() -> None:

@@ -30,6 +30,7 @@ AROUND: Mapping[str, str] = {
     "torch.serialization": "sparse_checkpoints",
     "torch.distributed.checkpoint.filesystem": "sparse_checkpoints",
     "safetensors.torch": "sparse_checkpoints",
+    "megatron.core.dist_checkpointing.strategies.filesystem_async": "sparse_checkpoints",
     "torchtitan": "torchtitan_on_older_torch",
     "torchvision.extension": "torchvision_operators",
     "deepspeed.ops.op_builder.builder": "deepspeed_ops",

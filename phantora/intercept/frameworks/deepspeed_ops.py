@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from phantora.intercept import session
+from phantora.intercept.frameworks.deepspeed_quantizer import Quantizer
 from phantora.intercept.frameworks.priced_like import launch_like
 
 native: Any = sys.modules["phantora_native"]
@@ -114,6 +115,7 @@ _OPERATORS: dict[str, Any] = {
     "cpu_adam": CPUOptimizer,
     "cpu_adagrad": CPUOptimizer,
     "cpu_lion": CPUOptimizer,
+    "quantizer": Quantizer,
 }
 
 

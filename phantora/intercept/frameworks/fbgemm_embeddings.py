@@ -3,7 +3,8 @@ backward.
 
 A forward pass gathers rows and pools them in one kernel. A backward pass sorts the indices and then updates the rows
 that were looked up: every one is read and written once, as if all were distinct, beside the gradient of the output.
-Batches of variable size (VBE) and rows in the host's memory (UVM) are not modelled.
+With batches of variable size (VBE) the output is flat: rows of one feature after those of another. Rows in the host's
+memory (UVM) are not modelled.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from phantora.intercept import contents
+from phantora.intercept.custom_ops import launch_foreign
 from phantora.intercept.frameworks.priced_like import launch_like
+from phantora.intercept.host_sync import sync_current_stream
 from phantora.intercept.schemas import Schema
 
 _libraries: list[Any] = []
@@ -36,6 +40,63 @@ def after(module: ModuleType) -> None:
         kernel = _forward if "_forward_" in name else _indice_weights if "_grad_indice_weights_" in name else _backward
         op = getattr(torch.ops.fbgemm, name).default
         library.impl(name, _Bound(op, name, kernel), "CUDA")
+    for name in ("permute_pooled_embs_auto_grad", "permute_pooled_embs_auto_grad_split"):
+        library.impl(name, _PermutePooled.apply, "AutogradCUDA")
+    library.impl("keyed_jagged_index_select_dim1", _select_of_each_key, "CUDA")
+
+
+def _select_of_each_key(
+    values: Tensor, lengths: Tensor, offsets: Tensor, indices: Tensor, batch_size: int, weights: Tensor | None = None,
+    selected_lengths_sum: int | None = None,
+) -> list[Tensor]:  # fmt: skip
+    """Of a jagged tensor of `batch_size` lists for each key, lists `indices` of every key: [values, lengths, weights].
+
+    (FBGEMM's CPU package has no kernel of it.) How long the lists are must be known; the host waits, as on a GPU, unless
+    it was told the sum.
+    """
+    taken = [tensor for tensor in (values, weights) if tensor is not None]
+    known_lengths, known_indices = contents.known(lengths), contents.known(indices)
+    if known_lengths is None or known_indices is None:
+        raise NotImplementedError("fbgemm::keyed_jagged_index_select_dim1: lengths of lists that are not known")
+    chosen = known_lengths.view(-1, batch_size)[:, known_indices].reshape(-1)
+    ends = known_lengths.view(-1).cumsum(0)
+    starts = (ends - known_lengths.view(-1)).view(-1, batch_size)[:, known_indices].reshape(-1)
+    shifts = torch.repeat_interleave(starts - (chosen.cumsum(0) - chosen), chosen)
+    positions = torch.arange(shifts.numel(), device="cpu") + shifts
+    results = [tensor.new_empty((positions.numel(),)) for tensor in taken]
+    for tensor, result in zip(taken, results):
+        known = contents.known(tensor)
+        if known is not None:
+            contents.write(result, known[positions])
+    new_lengths = lengths.new_empty((chosen.numel(),))
+    contents.write(new_lengths, chosen)
+    results.insert(1, new_lengths)
+    if new_lengths.numel():
+        launch_foreign("fbgemm::keyed_jagged_index_select_dim1", [*taken, lengths, offsets, indices], results)
+    if selected_lengths_sum is None:
+        sync_current_stream(values.get_device())
+    return results
+
+
+class _PermutePooled(torch.autograd.Function):
+    """Columns of features in another order. (The operators' own shape functions read the lists of columns, which have no
+    values on a meta tensor.)"""
+
+    @staticmethod
+    def forward(ctx: Any, pooled: Tensor, *lists: Tensor) -> Tensor:
+        ctx.lists = lists
+        return _permuted(pooled, lists)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        return _permuted(grads[0], ctx.lists), None, None, None, None
+
+
+def _permuted(pooled: Tensor, lists: tuple[Tensor, ...]) -> Tensor:
+    out = torch.empty_like(pooled, memory_format=torch.contiguous_format)
+    if out.numel():
+        launch_foreign("fbgemm::permute_pooled_embs", [pooled, *lists], [out])
+    return out
 
 
 class _Bound:
@@ -45,8 +106,6 @@ class _Bound:
         self.schema, self.name, self.kernel = Schema(op), name, kernel
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if "_vbe_" in self.name:
-            raise NotImplementedError(f"fbgemm::{self.name}: batches of variable size are not modelled")
         given = dict(self.schema.bound(args, kwargs))
         if given["dev_weights"].numel() == 0:
             raise NotImplementedError(
@@ -58,7 +117,11 @@ class _Bound:
 def _forward(given: dict[str, Any], is_nobag: bool) -> Tensor:
     weights, indices = given["dev_weights"], given["indices"]
     dtype = _OUTPUT_DTYPES.get(given.get("output_dtype", 0), torch.float32)
-    if is_nobag:
+    if "vbe_output_size" in given:
+        out = given.get("vbe_output")
+        out = weights.new_empty((given["vbe_output_size"],), dtype=dtype) if out is None else out
+        rows = out.view(-1, _width(given)) if out.numel() % _width(given) == 0 else out
+    elif is_nobag:
         out = weights.new_empty((indices.numel(), _width(given)), dtype=dtype)
         rows = out
     else:

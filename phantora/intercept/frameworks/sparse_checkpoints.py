@@ -9,6 +9,7 @@ reads as before, so that loading works, and the report says how much was left ou
 | torch.serialization                  | torch.save to a path                              |
 | torch.distributed.checkpoint.filesystem | torch.distributed.checkpoint (DCP)             |
 | safetensors.torch                    | save_file (transformers, accelerate, diffusers)   |
+| megatron...strategies.filesystem_async | Megatron's own writer                           |
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import inspect
 import os
 from collections.abc import Iterator
 from types import ModuleType
@@ -33,6 +35,8 @@ def after(module: ModuleType) -> None:
         _follow_torch_save(module)
     elif module.__name__ == "safetensors.torch":
         _follow_save_file(module)
+    elif module.__name__.startswith("megatron."):
+        _follow_buckets(module.FileSystemWriterAsync)
     else:
         _follow_streams(module)
 
@@ -72,6 +76,21 @@ def _follow_streams(module: Any) -> None:
             punch(os.fspath(path))
 
     module.FileSystem.create_stream = create_stream
+
+
+def _follow_buckets(writer: Any) -> None:
+    write = writer.write_preloaded_data_multithread  # returns when all of its threads have written
+    signature = inspect.signature(write)
+
+    @functools.wraps(write)
+    def write_preloaded_data_multithread(*args: Any, **kwargs: Any) -> Any:
+        buckets = signature.bind(*args, **kwargs).arguments["write_buckets"]
+        result = write(*args, **kwargs)
+        for path, *_ in buckets:
+            punch(os.fspath(path))
+        return result
+
+    writer.write_preloaded_data_multithread = staticmethod(write_preloaded_data_multithread)
 
 
 def punch(path: str) -> int:

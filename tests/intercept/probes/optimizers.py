@@ -113,6 +113,9 @@ def sparse_tensors():
     assert s.to_dense().shape == (2, 2)
     assert (s + s).coalesce()._nnz() == 2
     assert (s * 2)._nnz() == 2
+    assert (s * torch.ones(1, device="cuda"))._nnz() == 2
+    assert (s * torch.ones(1, 2, device="cuda"))._values().shape == (2,)
+    assert s.norm(2).shape == s.norm().shape == ()
     assert s.cpu().to_dense().tolist() == [[0.0, 1.0], [1.0, 0.0]]
     assert s.cpu().cuda().is_cuda
     assert torch.eye(3).cuda().to_sparse()._nnz() == 3

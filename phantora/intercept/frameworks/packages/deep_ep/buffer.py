@@ -64,8 +64,9 @@ class Buffer:
     get_combine_config = get_dispatch_config
 
     def get_dispatch_layout(
-        self, topk_idx: Tensor, num_experts: int, previous_event: Any = None, async_finish: bool = False, *_: Any
-    ) -> tuple[Any, ...]:
+        self, topk_idx: Tensor, num_experts: int, previous_event: Any = None, async_finish: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> tuple[Any, ...]:  # fmt: skip
         """(tokens per rank, per RDMA rank (None), per expert, [token, rank] mask, event)"""
         local = num_experts // self.group_size
         chosen = torch.zeros((topk_idx.shape[0], num_experts + 1), dtype=torch.int32, device=topk_idx.device)
