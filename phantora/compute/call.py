@@ -48,10 +48,25 @@ class OpCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Draw:
+    """The power of a kernel, and how the clock changes its time.
+
+    memory_w: whatever the clock. core_w: at the full clock. clocked: share of the time that goes with the clock.
+    priced_at: the clock, as share of the full one, at which the kernel's price holds.
+    """
+
+    memory_w: float
+    core_w: float
+    clocked: float
+    priced_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class Price:
     """What one call costs on the simulated GPU.
 
     duration_ns: device time (sum of its kernels, which run back to back on one stream). bytes: device memory traffic.
+    draw: None when the power of this GPU is not known.
     """
 
     duration_ns: int
@@ -60,3 +75,4 @@ class Price:
     flops: int
     bytes: int
     family: str
+    draw: Draw | None = None

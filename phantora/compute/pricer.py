@@ -13,8 +13,8 @@ import zlib
 from pathlib import Path
 
 from phantora.cluster.spec import GpuSpec, HostSpec, IntraNodeSpec
-from phantora.compute import host_cost, in_step
-from phantora.compute.call import OpCall, Price, Source
+from phantora.compute import host_cost, in_step, power
+from phantora.compute.call import Draw, OpCall, Price, Source
 from phantora.compute.families import MODELS, describe
 from phantora.compute.families.gemm import burst_factor
 from phantora.compute.families.movement import INLINE_BYTES
@@ -48,6 +48,7 @@ class Pricer:
         self.intra_node = intra_node
         self._table = load() if table is None else table
         self._host = host
+        self._gpu = gpu
         self._roof = Roof(gpu)
         self._measured_roof = Roof(self._table.gpu)
         self._same_gpu = _same_figures(gpu, self._table)
@@ -69,7 +70,12 @@ class Pricer:
             flops=sum(work.flops for work in works),
             bytes=sum(work.bytes for work in works),
             family=works[0].family if works else "none",
+            draw=power.together([(round(ns), self._draw(work, ns)) for ns, _, work in priced]),
         )
+
+    def _draw(self, work: Work, ns: float) -> Draw | None:
+        whole_ns = round(ns)  # the last bits of `ns` depend on how many threads solved for it
+        return power.draw(work, whole_ns, self._gpu, self._roof, in_step.slower(work, whole_ns, self._roof))
 
     def host_ns(self, call: OpCall) -> tuple[int, int]:
         """Host time of issuing `call`: (from Python, from the autograd engine), nanoseconds."""

@@ -18,6 +18,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable
 
+from phantora.compute.power import GpuPower
 from phantora.engine.queue import STREAM, Entry, EventQueue
 from phantora.engine.timeline import OP, WAIT, CollectiveKernel, RankTimeline, Stream
 
@@ -86,9 +87,10 @@ class ContendedTimeline(RankTimeline):
     queues_kernels = True
 
     def __init__(
-        self, rank: int, arrive: Callable[[CollectiveKernel, int], None], queue: EventQueue, compute_factor: float
-    ) -> None:
-        super().__init__(rank, arrive)
+        self, rank: int, arrive: Callable[[CollectiveKernel, int], None], queue: EventQueue, compute_factor: float,
+        power: GpuPower | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(rank, arrive, power)
         self._queue = queue
         self._factor = compute_factor
         self._gpus: dict[int, Gpu] = {}

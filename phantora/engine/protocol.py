@@ -21,7 +21,7 @@ class Frame(enum.IntEnum):
 
     HELLO = 1  # {rank, pid, world_size, local_size}: first frame of a connection
     RECORDS = 2  # RECORD * n
-    SIGNATURE = 3  # {id, name, overload, inputs, outputs, duration_ns, num_kernels, source, flops, bytes, family, call (JSON)}
+    SIGNATURE = 3  # {id, name, overload, inputs, outputs, duration_ns, num_kernels, source, flops, bytes, family, draw, call (JSON)}
     COLLECTIVE = 5  # {id, parts: [...], stack}
     STACK = 6  # {id, text}
     STRING = 7  # {id, text}

@@ -40,9 +40,28 @@ def recorded_run(simulation: Simulation, cluster: Cluster, options: JobOptions, 
     run.notes = sorted(remarks)
     if options.prices:
         run.notes.append(f"kernel prices come from {options.prices} ({options.price_table})")
+    run.notes += clock_notes(simulation, cluster)
     run.stand_ins = dict(sorted(run.stand_ins.items()))
     run.virtual_ns = max((max(trace.host_end_ns, max(trace.end_ns, default=0)) for trace in run.ranks), default=0)
     return run
+
+
+CLOCK_NOTE = "power limit: "
+
+
+def clock_notes(simulation: Simulation, cluster: Cluster) -> list[str]:
+    """How far the power limit lowered the clocks; nothing when it did not."""
+    governors = [governor for rank in simulation.ranks for governor in rank.timeline.governors.values()]
+    busy_ns = sum(governor.busy_ns for governor in governors)
+    if not busy_ns:
+        return []
+    mean = sum(governor.mean_clock * governor.busy_ns for governor in governors) / busy_ns
+    if mean > 0.995:
+        return []
+    return [
+        f"{CLOCK_NOTE}GPUs ran at {mean:.0%} of their full clock in the mean of their busy time, lowered by the limit "
+        f"of {cluster.gpu.power_w:g} W"
+    ]
 
 
 def _number_signatures(simulation: Simulation, run: Run) -> None:
@@ -58,7 +77,7 @@ def _number_signatures(simulation: Simulation, run: Run) -> None:
 
 
 def _signature_key(s: object) -> tuple[object, ...]:
-    return (s.name, str(s.inputs), str(s.outputs), s.duration_ns, s.num_kernels, s.source, s.flops, s.bytes, s.family)  # type: ignore[attr-defined]
+    return (s.name, str(s.inputs), str(s.outputs), s.duration_ns, s.num_kernels, s.source, s.flops, s.bytes, s.family, s.draw)  # type: ignore[attr-defined]
 
 
 def _number_collectives(simulation: Simulation, run: Run) -> None:

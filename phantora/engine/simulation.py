@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from phantora.compute.power import GpuPower
 from phantora.engine.calls import Calls
 from phantora.engine.collectives import Collective, Matcher
 from phantora.engine.contended_timeline import ContendedTimeline
@@ -33,7 +34,7 @@ class Simulation:
     """Owner of the event queue.
 
     reply(rank number, message) delivers an answer to a rank. contention: None when kernels and collectives of one GPU
-    leave each other alone.
+    leave each other alone. power: None when no limit lowers the clocks.
     """
 
     def __init__(
@@ -42,9 +43,11 @@ class Simulation:
         network: Network,
         reply: Callable[[int, dict[str, Any]], None],
         contention: ContentionModel | None = None,
+        power: GpuPower | None = None,
     ) -> None:
         self.queue = EventQueue()
         self.contention = contention
+        self.power = power
         self.ranks = [Rank(number, self._timeline(number)) for number in range(world_size)]
         self.network = network
         self.matcher = Matcher()
@@ -63,8 +66,8 @@ class Simulation:
 
     def _timeline(self, number: int) -> RankTimeline:
         if self.contention is None:
-            return RankTimeline(number, self._arrive)
-        return ContendedTimeline(number, self._arrive, self.queue, self.contention.compute_factor)
+            return RankTimeline(number, self._arrive, self.power)
+        return ContendedTimeline(number, self._arrive, self.queue, self.contention.compute_factor, self.power)
 
     # -------------------------------------------------------------- frames from a rank
 
@@ -82,16 +85,18 @@ class Simulation:
         outputs = tuple((dtype, tuple(shape)) for dtype, shape in fields["outputs"])
         duration_ns, kernels, source = fields["duration_ns"], fields["num_kernels"], fields["source"]
         key = (fields["name"], inputs, outputs, duration_ns, kernels, source, fields["flops"], fields["bytes"], fields["family"])
-        known, call = self._signature_numbers.get(key), fields.get("call", "")
+        draw = tuple(fields.get("draw", ()))
+        known, call = self._signature_numbers.get((key, draw)), fields.get("call", "")
         if known is None:
-            known = self._signature_numbers[key] = len(self.signatures)
-            self.signatures.append(SignatureInfo(*key, call=call))
+            known = self._signature_numbers[key, draw] = len(self.signatures)
+            self.signatures.append(SignatureInfo(*key, call=call, draw=draw))
         else:  # calls that differ in what no price depends on: one of them, whoever was first
             self.signatures[known].call = min(self.signatures[known].call, call)
         timeline = self.ranks[number].timeline
         assert fields["id"] == len(timeline.signatures), "signatures are numbered in the order of their definition"
         timeline.signatures.append(known)
         timeline.durations.append(duration_ns)
+        timeline.draws.append(draw)
 
     def string(self, number: int, fields: dict[str, Any]) -> None:
         self.ranks[number].timeline.strings[fields["id"]] = fields["text"]

@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from phantora.compute.power import GpuPower
+from phantora.engine.clock_governor import ClockGovernor, Draw
 from phantora.engine.protocol import RECORD, Kind
 from phantora.trace.model import RankTrace
 
@@ -79,19 +81,25 @@ class CollectiveKernel:
 class RankTimeline:
     """Evaluates the records of one rank into its RankTrace.
 
+    power: how the clocks of the rank's GPUs follow from what they run; None: they do not.
     arrive(kernel, ready_ns): called when a collective kernel gets to the head of its stream; the caller later calls
     finish_collective(kernel, end_ns) once, when all its parts have ended.
     """
 
     queues_kernels = False  # whether even a kernel whose inputs are known is queued instead of evaluated
 
-    def __init__(self, rank: int, arrive: Callable[[CollectiveKernel, int], None]) -> None:
+    def __init__(
+        self, rank: int, arrive: Callable[[CollectiveKernel, int], None], power: GpuPower | None = None
+    ) -> None:
         self.rank = rank
+        self.power = power
         self.trace = RankTrace(rank)
         self.clock_ns = 0  # the latest host time of the rank's main clock that is known
         self.events: dict[int, Event] = {}
         self.streams: dict[tuple[int, int], Stream] = {}
         self.durations: list[int] = []  # by the rank's own signature number
+        self.draws: list[Draw] = []  # the same; may be empty without `power`
+        self.governors: dict[int, ClockGovernor] = {}  # by device
         self.signatures: list[int] = []  # the rank's own signature number -> number in the run
         self.collective_calls: dict[int, list[Any]] = {}  # announced collectives that have no record yet
         self.strings: dict[int, str] = {}
@@ -120,7 +128,7 @@ class RankTimeline:
         streams, trace = self.streams, self.trace
         devices, numbers, issue = trace.device, trace.stream, trace.issue_ns
         signature, starts, ends, threads = trace.signature, trace.start_ns, trace.end_ns, trace.thread
-        clock_ns, queues_kernels = self.clock_ns, self.queues_kernels
+        clock_ns, queues_kernels, power = self.clock_ns, self.queues_kernels, self.power
         for kind, device, thread, host_ns, a, b, c in RECORD.iter_unpack(data):
             if thread == 0 and host_ns > clock_ns:
                 clock_ns = host_ns
@@ -135,13 +143,14 @@ class RankTimeline:
                 if stream.waits:
                     self._depend(stream, row)
                 stream.last_row = row
+                duration_ns = self.durations[a] if power is None else self._governed_ns(device, a, host_ns)
                 if queues_kernels or stream.queue or stream.stopped_by is not None:
                     starts.append(-1)
                     ends.append(-1)
-                    stream.queue.append((OP, host_ns, row, self.durations[a]))
+                    stream.queue.append((OP, host_ns, row, duration_ns))
                     continue
                 begin_ns = host_ns if host_ns > stream.end_ns else stream.end_ns
-                end_ns = begin_ns + self.durations[a]
+                end_ns = begin_ns + duration_ns
                 starts.append(begin_ns)
                 ends.append(end_ns)
                 stream.end_ns = end_ns
@@ -154,6 +163,14 @@ class RankTimeline:
             else:
                 self._other(kind, device, thread, host_ns, a, b, c)
         self.clock_ns = clock_ns
+
+    def _governed_ns(self, device: int, number: int, host_ns: int) -> int:
+        """Time of a kernel at the clock that the power limit leaves."""
+        governor = self.governors.get(device)
+        if governor is None:
+            assert self.power is not None
+            governor = self.governors[device] = ClockGovernor(self.power)
+        return governor.duration_ns(self.draws[number], self.durations[number], host_ns)
 
     def _other(self, kind: int, device: int, thread: int, host_ns: int, a: int, b: int, c: int) -> None:
         if kind == Kind.EVENT_RECORD:

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import astuple
 from typing import Any
 
 import msgpack
@@ -192,6 +193,7 @@ def register_price(call: OpCall) -> int:
         "flops": price.flops,
         "bytes": price.bytes,
         "family": price.family,
+        "draw": [] if price.draw is None else list(astuple(price.draw)),
         "call": json.dumps(to_json(call), separators=(",", ":")),
     }
     number = define_signature(price.duration_ns, _session.pricer.host_ns(call), fields)

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 from phantora.cluster import Placement, check_world, load_cluster
 from phantora.cluster.spec import Cluster
 from phantora.cluster.variation import check_stragglers
+from phantora.compute.power import gpu_power
 from phantora.engine.server import Failure, Server
 from phantora.engine.simulation import Simulation
 from phantora.engine.recording import recorded_run
@@ -137,7 +138,7 @@ class Job:
 
     def _simulation(self, reply: Callable[..., None]) -> Simulation:
         network = NetworkSimulator(self.cluster, self.placement, os.environ)
-        return Simulation(self.options.world_size, network, reply, self.contention)
+        return Simulation(self.options.world_size, network, reply, self.contention, gpu_power(self.cluster.gpu))
 
     def _serve(self, server: Server, launcher: Launcher, pipes: OutputPipes) -> tuple[int, str | None]:
         """(exit code, error)."""

@@ -27,11 +27,13 @@ def set_up_rank(options: JobOptions, rank: int) -> None:
     """In a forked rank, before it connects: what is different from rank to rank, or asked for by the job."""
     import phantora_native as native  # type: ignore[import-not-found]
 
+    from phantora.compute.power import gpu_power
     from phantora.launch.rank_speed import slow_down
 
-    slow_down(load_cluster(options.cluster), options, rank)
-    if options.contention is not None:
-        native.set_local_answers(False)  # how long a kernel takes depends on what runs beside it
+    cluster = load_cluster(options.cluster)
+    slow_down(cluster, options, rank)
+    if options.contention is not None or gpu_power(cluster.gpu) is not None:
+        native.set_local_answers(False)  # how long a kernel takes depends on what runs beside it, and ran before it
 
 
 def seed_generators(rank: int) -> None:

@@ -9,13 +9,15 @@ import numpy as np
 from phantora.cluster import Placement
 from phantora.cluster.spec import Cluster
 from phantora.cluster.variation import gpu_factor, host_factor, is_uniform, jittered_ns
+from phantora.compute.power import GpuPower, gpu_power
 from phantora.trace.columns import as_int64
 from phantora.trace.model import HOST_DEVICE, RankTrace, Run, SignatureInfo
 
 
 class Durations:
-    """Recorded durations, or new prices; then the stragglers and the jitter of the cluster, if the run had none itself.
+    """Recorded durations, or prices; then the stragglers and the jitter of the cluster, if the run had none itself.
 
+    power: whose limit lowers the clocks while prices are played; None for recorded times, which have it in them.
     notes: what the report must say.
     """
 
@@ -28,6 +30,7 @@ class Durations:
         self.signatures: list[SignatureInfo] = list(run.signatures)
         self._is_repriced = reprice
         self._varies = self._must_vary()
+        self.power = self._power()
         if reprice:
             from phantora.compute.pricer import price_table
             from phantora.replay.reprice import host_scale, repriced
@@ -49,19 +52,30 @@ class Durations:
             self.notes.append(f"stragglers and jitter of {self._cluster.name} were applied to recorded times")
         return True
 
+    def _power(self) -> GpuPower | None:
+        source = self._run.cluster
+        if self._is_repriced:
+            return gpu_power(self._cluster.gpu)
+        if self._run.contention is not None and isinstance(source, Cluster):
+            return gpu_power(source.gpu)
+        return None
+
     def host_factor(self, rank: int) -> float:
         """What the host of `rank` takes longer than it took."""
         return self._host_scale * (host_factor(self._cluster, self._placement, rank) if self._varies else 1.0)
 
-    def slots(self, trace: RankTrace) -> tuple[np.ndarray, list[int], list[int]]:
-        """(the engine's signature number of each row, and for each of those: signature in the run, duration in ns)."""
+    def slots(self, trace: RankTrace) -> tuple[np.ndarray, list[int], list[int], list[tuple[float, ...]]]:
+        """(the engine's signature number of each row, and for each of those: signature in the run, duration in ns, draw)."""
         signature = as_int64(trace.signature)
         is_kernel = signature >= 0
         took = self._took_ns(trace)
         pairs, inverse = np.unique(np.stack((signature[is_kernel], took[is_kernel])), axis=1, return_inverse=True)
         slots = np.zeros(len(signature), np.int64)
         slots[is_kernel] = inverse.reshape(-1)
-        return slots, pairs[0].tolist(), self._varied(trace.rank)(pairs[1].tolist())
+        numbers, durations = pairs[0].tolist(), pairs[1].tolist()
+        priced = [self.signatures[number] for number in numbers]
+        draws = [s.draw if s.duration_ns == ns else () for s, ns in zip(priced, durations)]
+        return slots, numbers, self._varied(trace.rank)(durations), draws
 
     def _varied(self, rank: int) -> Callable[[list[int]], list[int]]:
         if not self._varies:
@@ -70,11 +84,11 @@ class Durations:
         return lambda took: [jittered_ns(self._cluster, rank, i, round(ns * factor)) for i, ns in enumerate(took)]
 
     def _took_ns(self, trace: RankTrace) -> np.ndarray:
-        """What they took; a run with contention says it in the signatures, others in the times (measured ones only
-        there)."""
+        """What they took. With contention, and for new prices of a simulated run, the signatures say it (times have what
+        ran beside it in them, and the clock); others' times do, measured ones only there."""
         signature = as_int64(trace.signature)
         priced = np.array([s.duration_ns for s in self.signatures] or [0], np.int64)[np.maximum(signature, 0)]
-        if self._run.contention is not None:
+        if self._run.contention is not None or (self._is_repriced and isinstance(self._run.cluster, Cluster)):
             return priced
         start, end = as_int64(trace.start_ns), as_int64(trace.end_ns)
         took = np.where((start >= 0) & (end >= start), end - start, priced)

@@ -17,6 +17,7 @@ import numpy as np
 
 from phantora.cluster import Placement
 from phantora.cluster.spec import Cluster
+from phantora.engine.recording import CLOCK_NOTE, clock_notes
 from phantora.engine.simulation import Simulation
 from phantora.errors import UserError
 from phantora.network import NetworkSimulator
@@ -59,6 +60,9 @@ def replay(run: Run, cluster: Cluster, options: ReplayOptions = ReplayOptions())
         run, replayer.simulation, replayer.collectives, replayer.played, cluster, placement, durations
     )
     _note_contention(result, options.contention)
+    if durations.power is not None:
+        others = [note for note in result.notes if not note.startswith(CLOCK_NOTE)]
+        result.notes = [*others, *clock_notes(replayer.simulation, cluster)]
     _note_memory(result, cluster)
     result.wall_s = time.monotonic() - started
     return result
@@ -126,7 +130,7 @@ class PlayedRank:
 class _Replayer:
     def __init__(self, run: Run, network: Any, durations: Durations, contention: ContentionModel | None) -> None:
         self.run = run
-        self.simulation = Simulation(run.world_size, network, lambda rank, message: None, contention)
+        self.simulation = Simulation(run.world_size, network, lambda rank, message: None, contention, durations.power)
         self.simulation.signatures = run.signatures
         self.collectives = announce(run, self.simulation)
         self._ready: deque[HostThread] = deque()
@@ -138,7 +142,7 @@ class _Replayer:
 
     def _host_threads(self, trace: RankTrace, durations: Durations) -> list[HostThread]:
         timeline, order = self.simulation.ranks[trace.rank].timeline, issue_order(trace)
-        slots, timeline.signatures, timeline.durations = durations.slots(trace)
+        slots, timeline.signatures, timeline.durations, timeline.draws = durations.slots(trace)
         scripts = thread_scripts(self.run, trace, order, slots)
         begin, end = [-1] * len(trace.wait_reason), [-1] * len(trace.wait_reason)
         self._waits.append((begin, end))

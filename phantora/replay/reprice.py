@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 from phantora.cluster.spec import Cluster
 from phantora.compute import Pricer
@@ -54,7 +54,7 @@ def _repriced(signature: SignatureInfo, pricer: Pricer) -> SignatureInfo:
     price = pricer.price(_call(signature))
     return replace(
         signature, duration_ns=price.duration_ns, num_kernels=price.num_kernels, source=price.source, flops=price.flops,
-        bytes=price.bytes, family=price.family,
+        bytes=price.bytes, family=price.family, draw=() if price.draw is None else astuple(price.draw),
     )  # fmt: skip
 
 

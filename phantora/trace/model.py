@@ -22,6 +22,7 @@ class SignatureInfo:
     """One priced operator signature. inputs/outputs: (dtype, shape) pairs. source: measured | interpolated | roofline.
 
     call: the call as compute.call_json writes it, for another price; '' when it is not known.
+    draw: the fields of compute.call.Draw; () when they are not known.
     """
 
     name: str
@@ -34,6 +35,7 @@ class SignatureInfo:
     bytes: int
     family: str
     call: str = ""
+    draw: tuple[float, ...] = ()
 
 
 @dataclass(slots=True)

@@ -164,13 +164,14 @@ def _column(values: np.ndarray, typecode: str) -> array:
 
 def _signature_values(s: SignatureInfo) -> list[Any]:
     specs = [[[dtype, list(shape)] for dtype, shape in side] for side in (s.inputs, s.outputs)]
-    return [s.name, *specs, s.duration_ns, s.num_kernels, s.source, s.flops, s.bytes, s.family, s.call]
+    return [s.name, *specs, s.duration_ns, s.num_kernels, s.source, s.flops, s.bytes, s.family, s.call, list(s.draw)]
 
 
 def _signature(values: list[Any]) -> SignatureInfo:
     name, inputs, outputs, *rest = values
+    draw = tuple(rest.pop()) if len(rest) > 7 else ()
     sides = [tuple((dtype, tuple(shape)) for dtype, shape in side) for side in (inputs, outputs)]
-    return SignatureInfo(name, *sides, *rest)
+    return SignatureInfo(name, *sides, *rest, draw=draw)
 
 
 _SAME_LENGTH: tuple[tuple[str, ...], ...] = (
