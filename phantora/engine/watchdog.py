@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 _IDLE_S = 3.0  # no message and no CPU for this long: the rank waits
 _IDLE_ON_ENGINE_S = 0.3  # the same while a thread of its waits for the engine: the main thread waits for that thread
-_BUSY_S = 120.0  # no message for this long, though it uses CPU: it may be polling for what a partner does later
+_BUSY_S = 120.0  # no message for this long, though it has a core to itself: it may be polling for what a partner does later
 _HOPELESS_S = 120.0  # nothing at all for this long: the run is stuck
 _PAUSE_S = 5.0  # the engine itself did not run for this long: it was stopped, and what it knows is old
 
@@ -79,7 +79,7 @@ class Watchdog:
         return time.monotonic() - self._silent_since
 
     def idle(self, running: dict[int, int], on_engine: Iterable[int] = ()) -> list[int]:
-        """Of {rank: pid}, those that used no CPU for long enough, or are silent for _BUSY_S.
+        """Of {rank: pid}, those that used no CPU for long enough, or have been silent for _BUSY_S of a core's time.
 
         on_engine: ranks of which a thread waits for the engine's answer.
         """
@@ -89,8 +89,9 @@ class Watchdog:
         if now - self._silent_since < (0.0 if impatient else 1.0):
             return []
         found, ticks = [], ticks_of(running.values())
+        busy_s = _BUSY_S * max(1.0, len(running) / (os.cpu_count() or 1))  # 64 ranks that import share the cores
         for rank, pid in running.items():
-            if now - self._silent_since > _BUSY_S:
+            if now - self._silent_since > busy_s:
                 found.append(rank)
                 continue
             since, before = self._ticks.get(rank, (now, -1))
