@@ -28,7 +28,7 @@ from phantora.errors import UserError
 from phantora.import_command import import_traces
 from phantora.simulate_command import simulate
 
-_FACTORS = re.compile(r"[-+.\w]*,[-+.\w]*")  # of --contention, good or bad; no script is called so
+_FACTORS = re.compile(r"[-+.\w]*,[-+.\w]*|off|measured")  # of --contention, good or bad; no script is called so
 _UNKNOWN_RANKS = 1 << 20  # where the number of ranks is not known yet: more than can be
 _LAUNCHER = "phantora.launcher"  # in a context: what follows `--` is a command that starts the ranks
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
@@ -118,8 +118,9 @@ class _ContentionMayStandAlone(click.Command):
 @click.option("--ranks-on-terminal", "--tee", default="0", show_default=True, metavar="RANKS", help="Ranks whose output is shown: 0,1,.. | all | none.")
 @click.option("--host-time", type=click.Choice(["modelled", "measured"]), default="modelled", show_default=True, help="modelled: launch costs of the cluster file, deterministic. measured: this machine's CPU time.")
 @click.option("--prices", type=click.Path(dir_okay=False), metavar="FILE", help="Kernel prices: a table of `phantora calibrate`.  [default: the shipped one]")
-@click.option("--contention", metavar="[COMPUTE,COLLECTIVE]", help="Kernels and collectives on one GPU slow each other down.  [factors: as measured on H200]")
+@click.option("--contention", metavar="COMPUTE,COLLECTIVE|off", help="How many times slower kernels beside a collective, and collectives beside kernels, are.  [default: as measured on H200]")
 @click.option("--moe-routing", default="balanced", show_default=True, metavar="balanced|zipf:S|FILE", help="Load of a mixture's experts, which the simulator cannot know.")
+@click.option("--preload", default="", metavar="MODULE,..", help="Import these once and share them between the ranks: less time and memory.")
 @click.option("--no-perfetto", is_flag=True, help="Write no trace.pftrace.")
 @click.option("--no-chakra", is_flag=True, help="Write no Chakra traces.")
 @click.option("--perfetto-ranks", metavar="0,1,..", help="Ranks in trace.pftrace.  [default: all, at most the first 16]")
@@ -176,7 +177,8 @@ def _job_options(arguments: dict[str, Any]) -> Any:
         prices="" if prices is None else str(Path(prices).absolute()),
         price_table="" if prices is None else price_table(prices).described,
         moe_routing=_moe_routing(arguments["moe_routing"]),
-        contention=_contention_factors(arguments["contention"]),
+        contention=_contention_factors(arguments["contention"], world_size),
+        preload=_preloaded(arguments["preload"], launch_command),
         chakra=not arguments["no_chakra"],
         perfetto=not arguments["no_perfetto"],
         perfetto_ranks=None if perfetto_ranks is None else _rank_list("--perfetto-ranks", perfetto_ranks, world_size),
@@ -204,14 +206,14 @@ def _launch_command(arguments: dict[str, Any]) -> tuple[str, ...]:
     return path, *arguments["script_args"]
 
 
-def _contention_factors(text: str | None) -> tuple[float, float] | None:
-    """(compute, collective) of --contention; None without it."""
-    from phantora.network.contention import parse_contention
+def _contention_factors(text: str | None, world_size: int) -> tuple[float, float] | None:
+    """(compute, collective) of --contention, by default as measured unless a rank is alone; None: off."""
+    from phantora.network.contention import CONTENTION_WORDS, parse_contention
 
     if text is None:
-        return None
-    model = parse_contention(text, "not two numbers COMPUTE,COLLECTIVE")
-    return model.compute_factor, model.collective_factor
+        text = "off" if world_size == 1 else "measured"
+    model = parse_contention(text, CONTENTION_WORDS)
+    return None if model is None else (model.compute_factor, model.collective_factor)
 
 
 def _moe_routing(text: str) -> str:
@@ -220,6 +222,16 @@ def _moe_routing(text: str) -> str:
 
     is_file = bool(moe_routing.parse(text).lines)
     return str(Path(text).absolute()) if is_file else text
+
+
+def _preloaded(text: str, launch_command: tuple[str, ...]) -> tuple[str, ...]:
+    modules = tuple(word.strip() for word in text.split(",") if word.strip())
+    if modules and launch_command:
+        raise UserError("--preload: ranks that COMMAND starts import for themselves; give SCRIPT instead of -- COMMAND")
+    wrong = [module for module in modules if not all(part.isidentifier() for part in module.split("."))]
+    if wrong:
+        raise UserError(f"--preload {wrong[0]}: not the name of a module")
+    return modules
 
 
 def _ranks_per_node(text: str, gpus_per_node: int) -> int:

@@ -38,6 +38,8 @@ class JobOptions:
     """How many times slower kernels beside a collective and a collective beside kernels are; None: not at all."""
     moe_routing: str = "balanced"
     """How routers of unknown scores spread tokens over experts: as intercept.moe_routing.parse takes it (a file: absolute path)."""
+    preload: tuple[str, ...] = ()
+    """Modules that are imported once, before the ranks are forked."""
     chakra: bool = True
     perfetto: bool = True
     perfetto_ranks: tuple[int, ...] | None = None
@@ -84,7 +86,7 @@ class JobOptions:
     @classmethod
     def from_json(cls, text: str) -> JobOptions:
         fields = json.loads(text)
-        for name in ("script_args", "launch_command", "command", "perfetto_ranks", "contention"):
+        for name in ("script_args", "launch_command", "command", "perfetto_ranks", "contention", "preload"):
             if fields[name] is not None:
                 fields[name] = tuple(fields[name])
         return cls(**fields)

@@ -88,8 +88,18 @@ def _warm_up(options: JobOptions) -> None:
         import torch.optim  # noqa: F401
     if options.is_module:
         _check_module(options.script)
+    for module in options.preload:
+        _preload(module)
     gc.collect()
     gc.freeze()  # the collector must not touch (and so copy) what the ranks share
+
+
+def _preload(name: str) -> None:
+    """What it asks for while it is imported (environment, command line, device) it asks here, not in a rank."""
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        raise UserError(f"--preload {name}: {type(error).__name__}: {error}") from None
 
 
 def _check_module(name: str) -> None:

@@ -36,8 +36,9 @@ class CompiledOperation:
         return f"{self.algorithm}/{self.protocol}" if self.protocol else self.algorithm
 
     def slowed(self, factor: float) -> CompiledOperation:
-        """The same, `factor` times as long."""
-        transfers = tuple(transfer.scaled(factor) for transfer in self.transfers)
+        """The same beside compute: what moves inside a node, where the GPUs' own copies set the pace, takes `factor`
+        times as long; what goes over NICs is slower than such copies anyway."""
+        transfers = tuple(t if t.is_between_domains else t.scaled(factor) for t in self.transfers)
         return replace(self, latency_ns=round(self.latency_ns * factor), transfers=transfers)
 
 

@@ -7,8 +7,7 @@ waits for SMs that a long-running compute kernel holds, and gets its share of HB
 
 The default factors are measured (validation/data/h200x2/overlap.json: two H200s, NCCL 2.28.9, 256 MiB all-reduce
 beside a loop of equal kernels, means of both runs, ranks and stream priorities); bf16 GEMM 8192: compute x 1.17,
-collective x 1.89; GEMM 4096: 1.44, 1.20; element-wise add of 512 MiB: 1.18, 1.90. Contention is off unless it is
-asked for.
+collective x 1.89; GEMM 4096: 1.44, 1.20; element-wise add of 512 MiB: 1.18, 1.90.
 """
 
 from __future__ import annotations
@@ -17,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from phantora.errors import UserError
+
+CONTENTION_WORDS = "not two numbers COMPUTE,COLLECTIVE, nor measured or off"
 
 Interval = tuple[int, int]
 """(start, end) in ns."""
@@ -89,9 +90,11 @@ def _slowed_end_ns(start_ns: int, duration_ns: int, others: Sequence[Interval], 
     return -int(-(now + left) // 1)
 
 
-def parse_contention(text: str, refusal: str) -> ContentionModel:
-    """The value of --contention: 'measured' or 'COMPUTE,COLLECTIVE', below 1000. UserError, with `refusal` for what is
-    neither."""
+def parse_contention(text: str, refusal: str) -> ContentionModel | None:
+    """The value of --contention: 'measured', 'off' (None) or 'COMPUTE,COLLECTIVE', below 1000. UserError, with `refusal`
+    for what is none of them."""
+    if text == "off":
+        return None
     try:
         if text == "measured":
             model = ContentionModel()

@@ -63,8 +63,8 @@ class NetworkSimulator:
         self._change_links(0)
 
     def begin(self, key: int, operation: CommOperation, now_ns: int, slowdown: float = 1.0) -> None:
-        """Start `operation` at `now_ns` under the caller's name `key`. slowdown: it needs that many times longer than
-        its links alone would let it (contention.py)."""
+        """Start `operation` at `now_ns` under the caller's name `key`. slowdown: inside nodes it needs that many times
+        longer than its links alone would let it (contention.py)."""
         assert key not in self._in_flight, f"operation {key} is in flight"
         self.now_ns = now_ns
         self._change_links(now_ns)

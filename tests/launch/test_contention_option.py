@@ -36,16 +36,17 @@ dist.destroy_process_group()
 @pytest.mark.torch
 def test_kernel_and_collective_slow_each_other_down(simulate: Simulate) -> None:
     times = {}
-    for options in ((), ("--contention",), ("--contention", "1.5,1")):
+    for options in (("--contention", "off"), (), ("--contention", "measured"), ("--contention", "1.5,1")):
         outcome = simulate(BESIDE, 2, options=options, cluster="hgx-h200")
         assert outcome.code == 0, outcome.stderr
         times[options] = [int(word) for word in outcome.stdout.splitlines()[0].split()]
         notes = [note for note in outcome.summary["notes"] if note.startswith("contention")]
-        assert len(notes) == bool(options)
-    kernel_ns, collective_ns = times[()]
+        assert len(notes) == (options[-1:] != ("off",))
+    kernel_ns, collective_ns = times["--contention", "off"]
+    assert times[()] == times["--contention", "measured"]
     assert kernel_ns == pytest.approx(5_000_000, rel=1e-3) and 1_000_000 < collective_ns < 2_500_000
     model = ContentionModel()
-    for options, compute, collective in ((("--contention",), model.compute_factor, model.collective_factor), (("--contention", "1.5,1"), 1.5, 1.0)):
+    for options, compute, collective in (((), model.compute_factor, model.collective_factor), (("--contention", "1.5,1"), 1.5, 1.0)):
         beside_ns = collective * collective_ns
         # the launch, which is part of what the events measure, is not slowed: some 2 %
         assert times[options][1] == pytest.approx(beside_ns, rel=0.03)
