@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 
 from phantora.errors import UserError
-from phantora.validation import compiled, hardware, megatron_tables, nccl, profiles, two_gpus, vidur
+from phantora.validation import compiled, hardware, megatron_tables, nccl, profiles, torchtitan_tables, two_gpus, vidur
 
 
 def main() -> int:
     commands = {
         "compiled": compiled.main, "hardware": hardware.main, "megatron": megatron_tables.main, "nccl": nccl.main,
-        "profiles": profiles.main, "two-gpus": two_gpus.main, "vidur": vidur.main,
+        "profiles": profiles.main, "torchtitan": torchtitan_tables.main, "two-gpus": two_gpus.main, "vidur": vidur.main,
     }  # fmt: skip
     if len(sys.argv) < 2 or sys.argv[1] not in commands:
         print(f"usage: python -m phantora.validation {{{', '.join(commands)}}} ...", file=sys.stderr)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "validation" / "workloads")]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,12 +13,12 @@ from phantora.trace.model import Run
 
 def record(
     out: Path, nproc: int, script: str, *arguments: str, is_module: bool = False, command: tuple[str, ...] = (), cluster: str = "dgx-h100",
-    moe_routing: str = "balanced",
+    moe_routing: str = "balanced", preload: tuple[str, ...] = (),
 ) -> Run:  # fmt: skip
     """The run of `script` on `nproc` ranks, or of the user's own launcher `command`; it must end well and be possible."""
     options = JobOptions(
         script=script, script_args=arguments, is_module=is_module, nproc_per_node=nproc, cluster=cluster, out=str(out),
-        log_dir=str(out / "logs"), command=("test",), launch_command=command, moe_routing=moe_routing,
+        log_dir=str(out / "logs"), command=("test",), launch_command=command, moe_routing=moe_routing, preload=preload,
     )  # fmt: skip
     lines: list[str] = []
     result = Job(options, lambda text, stream: lines.append(text), lambda simulation: None).run()

@@ -37,6 +37,7 @@ ACTIVATIONS = 2 * BATCH * SEQUENCE * D  # bytes between two layers, bf16
 FSDP_GATHERS = {2 * LAYER: 2 * LAYERS, 2 * EMBEDDING: 2, 2 * HEAD: 1}
 FSDP_SCATTERS = {4 * LAYER: LAYERS, 4 * EMBEDDING: 1, 4 * HEAD: 1}
 
+PRELOADED = ("datasets", "transformers")  # half of what a rank would do before its first step
 WITHOUT_GRAPHS = "--training.disable-cuda-graphs"
 
 
@@ -68,7 +69,7 @@ def titan(
     degrees = [part for option in parallelism for part in (f"--parallelism.{option.split('=')[0]}", option.split("=")[1])]
     arguments = arguments_of(model, config, *degrees, *more, steps=steps, batch=batch, sequence=sequence)
     with tempfile.TemporaryDirectory() as out, working_in(assets()):
-        return record(Path(out) / "out", nproc, "torchtitan.train", *arguments, is_module=True)
+        return record(Path(out) / "out", nproc, "torchtitan.train", *arguments, is_module=True, preload=PRELOADED)
 
 
 def arguments_of(model: str, config: str, *more: str, steps: int = STEPS, batch: int = BATCH, sequence: int = SEQUENCE) -> list[str]:

@@ -1,0 +1,179 @@
+"""Throughput and memory of Llama models that torchtitan published, beside torchtitan itself, simulated.
+
+usage: python -m phantora.validation torchtitan FOLDER --torchtitan DIR [--row TEXT ...] [--json]
+       FOLDER holds torchtitan.csv; DIR: pip install --no-deps --target DIR torchtitan==0.2.2
+
+A100 rows: docs/performance.md at commit 217cc94e. The page does not name the hosts; torchtitan's own script for several
+nodes (multinode_trainer.slurm) is one for AWS with EFA, whose only A100s of 80 GB are p4de. The norm was the Triton kernel:
+without checkpointing, the 13B model of two sequences of 4,096 does not fit in 80 GB with any other.
+H100 row: benchmarks/llama3_h100_202412_torchtitan.md, Grand Teton, 500 W; norm_type "rmsnorm", which had no kernel of its
+own then, and a loss that was not compiled.
+
+Every rank of a row runs `-m torchtitan.train` (0.2.2 with validation/workloads/titan_2024*.py). No constant is fitted on
+these rows. Exit code 1 when a limit of LIMITS is exceeded (when all rows were run).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from phantora.errors import UserError
+
+WORKLOADS = Path(__file__).resolve().parent / "workloads"
+LIMITS = {"each step": 0.06, "mean of the steps": 0.03, "each peak": 0.03}
+
+_CLUSTERS = {"A100-80G": "p4de", "H100-96G-500W": "grand-teton-h100"}
+_NORMS = {"A100-80G": "titan_2024", "H100-96G-500W": "titan_2024_plain_norm"}
+_GPUS_PER_NODE = 8
+_STEPS = 3
+# What torchtitan imports for seconds, and what does not look at the command line while it is imported (tyro does).
+_PRELOADED = (
+    "datasets", "transformers", "torchdata.stateful_dataloader", "torch.distributed.checkpoint.state_dict",
+    "torch.distributed._symmetric_memory",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One row. measured_gib: 0 where no peak was published."""
+
+    name: str
+    cluster: str
+    num_ranks: int
+    arguments: tuple[str, ...]
+    tokens_per_rank: int
+    measured_ms: float
+    measured_gib: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One figure: simulated and measured in the same unit."""
+
+    name: str
+    unit: str
+    simulated: float
+    measured: float
+
+    @property
+    def error(self) -> float:
+        return self.simulated / self.measured - 1.0
+
+
+def read_cases(path: Path) -> list[Case]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return [_case(row) for row in csv.DictReader(file)]
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+
+
+def _case(row: dict[str, str]) -> Case:
+    """tps_per_gpu: tokens a second on each GPU."""
+    family, flavor = row["model"].rsplit("-", 1)
+    tokens = int(row["seq"]) * int(row["local_batch"])
+    mode, _, option = row["activation_checkpoint"].partition("-")
+    options = {
+        "experimental.custom_import": _NORMS[row["gpu"]], "model.name": "llama2" if family == "Llama2" else "llama3",
+        "model.flavor": flavor, "training.seq_len": row["seq"], "training.local_batch_size": row["local_batch"],
+        "activation_checkpoint.mode": mode, "training.steps": str(_STEPS), "training.dataset": "c4_test",
+        "model.hf_assets_path": "./tests/assets/tokenizer", "metrics.log_freq": "1",
+    }  # fmt: skip
+    if option:
+        options["activation_checkpoint.selective_ac_option"] = {"layer": "2", "op": "op"}[option]
+    flags = ["--compile.enable", "--compile.components", "model"] if row["compile"] == "1" else []
+    if row["float8"] == "1":
+        flags += ["--model.converters", "quantize.linear.float8", "--quantize.linear.float8.enable_fsdp_float8_all_gather",
+                  "--quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp"]  # fmt: skip
+    return Case(
+        name=f"{row['gpus']} {row['gpu']} {row['model']} {row['activation_checkpoint']}" + " compiled" * bool(flags),
+        cluster=_CLUSTERS[row["gpu"]],
+        num_ranks=int(row["gpus"]),
+        arguments=(*(part for name, value in options.items() for part in (f"--{name}", value)), *flags),
+        tokens_per_rank=tokens,
+        measured_ms=tokens / float(row["tps_per_gpu"]) * 1e3,
+        measured_gib=float(row["peak_gib"] or 0),
+    )
+
+
+def simulate(case: Case, torchtitan: Path, assets: Path, out: Path) -> tuple[float, float]:
+    """(ms of a step, GiB reserved by the rank that needs most). RuntimeError with the end of the output on failure."""
+    nodes = -(-case.num_ranks // _GPUS_PER_NODE)
+    command = [
+        sys.executable, "-m", "phantora.cli", "record-and-simulate", "--cluster", case.cluster, "--nnodes", str(nodes),
+        "--nproc-per-node", str(case.num_ranks // nodes), "--out", str(out), "--ranks-on-terminal", "none",
+        "--preload", ",".join(_PRELOADED), "--no-perfetto", "--no-chakra", "-m", "torchtitan.train", *case.arguments,
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(torchtitan), str(WORKLOADS)))}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=assets, env=environment)
+    if done.returncode:
+        raise RuntimeError(f"{case.name}: {done.stdout[-400:]}{done.stderr[-800:]}")
+    summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    steps = [step["duration_ns"] / 1e6 for step in summary["steps"]]
+    return statistics.median(steps), max(rank["peak_reserved_bytes"] for rank in summary["ranks"]) / 2**30
+
+
+def compare(cases: list[Case], torchtitan: Path) -> list[Compared]:
+    """Each case simulated, one after the other; its lines are printed at once."""
+    found: list[Compared] = []
+    with tempfile.TemporaryDirectory() as folder:
+        assets = Path(folder)
+        subprocess.run([sys.executable, WORKLOADS / "titan_assets.py", assets], check=True)
+        for number, case in enumerate(cases):
+            step_ms, peak_gib = simulate(case, torchtitan, assets, assets / f"run{number}")
+            rows = [Compared(name=case.name, unit="ms", simulated=step_ms, measured=case.measured_ms)]
+            if case.measured_gib:
+                rows.append(Compared(name=case.name, unit="GiB", simulated=peak_gib, measured=case.measured_gib))
+            for row in rows:
+                print(line(row), file=sys.stderr, flush=True)
+            found += rows
+    return found
+
+
+def line(row: Compared) -> str:
+    return f"{row.name:52} measured {row.measured:9.1f} {row.unit:3}  simulated {row.simulated:9.1f} {row.unit:3}  {row.error:+6.1%}"
+
+
+def verdicts(rows: list[Compared]) -> list[tuple[str, bool]]:
+    """(what must hold, whether it does)."""
+    steps = [abs(row.error) for row in rows if row.unit == "ms"]
+    peaks = [abs(row.error) for row in rows if row.unit == "GiB"]
+    errors = {"each step": max(steps), "mean of the steps": statistics.mean(steps), "each peak": max(peaks, default=0.0)}
+    return [(f"{name} {error:.1%}, at most {LIMITS[name]:.0%}", error <= LIMITS[name]) for name, error in errors.items()]
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="torchtitan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--torchtitan", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--row", action="append", help="only rows whose name contains this; may be repeated")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    if not (options.torchtitan / "torchtitan").is_dir():
+        raise UserError(f"--torchtitan {options.torchtitan}: no torchtitan there (pip install --no-deps --target DIR torchtitan==0.2.2)")
+    cases = read_cases(options.folder / "torchtitan.csv")
+    chosen = [case for case in cases if not options.row or any(text in case.name for text in options.row)]
+    if not chosen:
+        raise UserError(f"no row has a name with {' or '.join(options.row)} (such as '{cases[0].name}')")
+    rows = compare(chosen, options.torchtitan.resolve())
+    print(json.dumps([{**{n: getattr(r, n) for n in r.__slots__}, "error": r.error} for r in rows]) if options.json else "\n".join(map(line, rows)))
+    if len(chosen) < len(cases):
+        return 0
+    found = verdicts(rows)
+    print("\n".join(f"{'holds' if holds else 'EXCEEDED'}: {text}" for text, holds in found), file=sys.stderr)
+    return 0 if all(holds for _, holds in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
