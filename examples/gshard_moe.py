@@ -2,8 +2,8 @@
 network is a set of experts spread over all ranks; each token goes to two of them (top-2 gating with a fixed capacity),
 through two all-to-alls.
 
-torchrun --nproc-per-node 8 examples/gshard_moe.py phantora record-and-simulate --nproc-per-node 8 --cluster dgx-h100
-examples/gshard_moe.py
+    torchrun --nproc-per-node 8 examples/gshard_moe.py
+    phantora record-and-simulate --nproc-per-node 8 --cluster dgx-h100 examples/gshard_moe.py
 """
 
 import argparse

@@ -3,8 +3,8 @@ Recommendation', section 3): embeddings of sparse and dense features go through 
 machine block and a linear compression block. Each rank keeps a part of the embedding tables (indices and embeddings
 travel by all-to-all); the rest is data parallel.
 
-torchrun --nproc-per-node 8 examples/wukong.py phantora record-and-simulate --nproc-per-node 8 --cluster dgx-h100
-examples/wukong.py
+    torchrun --nproc-per-node 8 examples/wukong.py
+    phantora record-and-simulate --nproc-per-node 8 --cluster dgx-h100 examples/wukong.py
 """
 
 import argparse

@@ -208,12 +208,11 @@ def _launch_command(arguments: dict[str, Any]) -> tuple[str, ...]:
 
 def _contention_factors(text: str | None, world_size: int) -> tuple[float, float] | None:
     """(compute, collective) of --contention, by default as measured unless a rank is alone; None: off."""
-    from phantora.network.contention import CONTENTION_WORDS, parse_contention
+    from phantora.network.contention import parse_contention
 
     if text is None:
         text = "off" if world_size == 1 else "measured"
-    model = parse_contention(text, CONTENTION_WORDS)
-    return None if model is None else (model.compute_factor, model.collective_factor)
+    return parse_contention(text)
 
 
 def _moe_routing(text: str) -> str:

@@ -79,6 +79,8 @@ def read_cases(path: Path) -> list[Case]:
 
 def _case(row: dict[str, str]) -> Case:
     """tps_per_gpu: tokens a second on each GPU."""
+    if row["gpu"] not in _CLUSTERS:
+        raise UserError(f"no preset for the GPU {row['gpu']!r} of the table; there are {', '.join(_CLUSTERS)}")
     family, flavor = row["model"].rsplit("-", 1)
     tokens = int(row["seq"]) * int(row["local_batch"])
     mode, _, option = row["activation_checkpoint"].partition("-")
@@ -95,7 +97,7 @@ def _case(row: dict[str, str]) -> Case:
         flags += ["--model.converters", "quantize.linear.float8", "--quantize.linear.float8.enable_fsdp_float8_all_gather",
                   "--quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp"]  # fmt: skip
     return Case(
-        name=f"{row['gpus']} {row['gpu']} {row['model']} {row['activation_checkpoint']}" + " compiled" * bool(flags),
+        name=f"{row['gpus']} {row['gpu']} {row['model']} {row['activation_checkpoint']}" + " compiled" * (row["compile"] == "1") + " float8" * (row["float8"] == "1"),
         cluster=_CLUSTERS[row["gpu"]],
         num_ranks=int(row["gpus"]),
         arguments=(*(part for name, value in options.items() for part in (f"--{name}", value)), *flags),
@@ -113,7 +115,7 @@ def simulate(case: Case, torchtitan: Path, assets: Path, out: Path) -> tuple[flo
         "--nproc-per-node", str(case.num_ranks // nodes), "--out", str(out), "--ranks-on-terminal", "none",
         "--preload", ",".join(_PRELOADED), "--no-perfetto", "--no-chakra", "-m", "torchtitan.train", *case.arguments,
     ]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(torchtitan), str(WORKLOADS)))}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(torchtitan), str(WORKLOADS), os.environ.get("PYTHONPATH", "")))}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=assets, env=environment)
     if done.returncode:
         raise RuntimeError(f"{case.name}: {done.stdout[-400:]}{done.stderr[-800:]}")
@@ -147,7 +149,9 @@ def verdicts(rows: list[Compared]) -> list[tuple[str, bool]]:
     """(what must hold, whether it does)."""
     steps = [abs(row.error) for row in rows if row.unit == "ms"]
     peaks = [abs(row.error) for row in rows if row.unit == "GiB"]
-    errors = {"each step": max(steps), "mean of the steps": statistics.mean(steps), "each peak": max(peaks, default=0.0)}
+    errors = {"each step": max(steps), "mean of the steps": statistics.mean(steps)}
+    if peaks:
+        errors["each peak"] = max(peaks)
     return [(f"{name} {error:.1%}, at most {LIMITS[name]:.0%}", error <= LIMITS[name]) for name, error in errors.items()]
 
 
@@ -163,6 +167,8 @@ def main(arguments: list[str]) -> int:
     if not (options.torchtitan / "torchtitan").is_dir():
         raise UserError(f"--torchtitan {options.torchtitan}: no torchtitan there (pip install --no-deps --target DIR torchtitan==0.2.2)")
     cases = read_cases(options.folder / "torchtitan.csv")
+    if not cases:
+        raise UserError(f"{options.folder / 'torchtitan.csv'} has no rows")
     chosen = [case for case in cases if not options.row or any(text in case.name for text in options.row)]
     if not chosen:
         raise UserError(f"no row has a name with {' or '.join(options.row)} (such as '{cases[0].name}')")

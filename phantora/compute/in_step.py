@@ -42,8 +42,9 @@ _ATTENTION_SLOWER = {"forward": 0.03, "backward": 0.11}
 # queue of the same (median of 183 rows of the sweeps), 2 to 6 us in steps of GPT-2 and BERT.
 _OUTER_ALONE_NS, _OUTER_ALONE_SHARE = 5000.0, 0.2
 
-# Clocks of other generations were not measured; Vidur's products on an A100 lose as much as an H200's under load (13 %).
-_AMPERE, _HOPPER = 8, 9
+# Clocks of other generations were not measured; under load an A100's products lose as much as an H200's do (13 and 15 %,
+# see power.py), so in steps they are taken to lose as much as there.
+_A100, _HOPPER = (8, 0), 9
 
 
 def in_step_ns(work: Work, cold_ns: float, roof: Roof) -> float:
@@ -66,7 +67,7 @@ def warm_ns(curve: str, at: tuple[int, ...], roof: Roof) -> float:
 def slower(work: Work, cold_ns: float, roof: Roof) -> float:
     """By which share the power limit lengthens `work`; 0 where memory binds it."""
     curve = work.curves[0]
-    if curve.startswith("gemm/half/aligned") and roof.generation in (_AMPERE, _HOPPER):
+    if curve.startswith("gemm/half/aligned") and (roof.capability == _A100 or roof.generation == _HOPPER):
         return _PRODUCTS_SLOWER * _length(cold_ns)
     if roof.generation != _HOPPER:
         return 0.0

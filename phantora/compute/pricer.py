@@ -74,6 +74,9 @@ class Pricer:
         )
 
     def _draw(self, work: Work, ns: float) -> Draw | None:
+        """None for transfers: they occupy links, not the GPU."""
+        if work.model in _TRANSFERS:
+            return None
         whole_ns = round(ns)  # the last bits of `ns` depend on how many threads solved for it
         return power.draw(work, whole_ns, self._gpu, self._roof, in_step.slower(work, whole_ns, self._roof))
 

@@ -49,13 +49,14 @@ _RATED_SMS = 132
 class Roof:
     """Rates of one GPU in units per nanosecond; built once per Pricer."""
 
-    __slots__ = ("num_sms", "bytes_per_ns", "l2_bytes", "generation", "_flops_per_ns", "_sm_share")
+    __slots__ = ("num_sms", "bytes_per_ns", "l2_bytes", "capability", "generation", "_flops_per_ns", "_sm_share")
 
     def __init__(self, gpu: GpuFigures) -> None:
         self.num_sms = int(gpu.num_sms)
         self.bytes_per_ns = float(gpu.memory_bytes_per_s) * STREAM_EFFICIENCY / 1e9
         self.l2_bytes = int(gpu.l2_bytes)
-        self.generation = generation(gpu.compute_capability)
+        self.capability = capability(gpu.compute_capability)
+        self.generation = self.capability[0]
         self._flops_per_ns = {dtype: float(flops) / 1e9 for dtype, flops in gpu.peak_flops.items() if flops}
         self._sm_share = self.num_sms / _RATED_SMS
 
@@ -75,10 +76,10 @@ class Roof:
         return num_items * 1e9 / (items_per_s * self._sm_share)
 
 
-def generation(compute_capability: tuple[int, int] | str) -> int:
-    """The major compute capability: 8 Ampere and Ada, 9 Hopper, 10 and 12 Blackwell."""
+def capability(compute_capability: tuple[int, int] | str) -> tuple[int, ...]:
+    """(major, minor); major: 8 Ampere and Ada, 9 Hopper, 10 and 12 Blackwell."""
     parts = compute_capability.split(".") if isinstance(compute_capability, str) else compute_capability
-    return int(parts[0])
+    return tuple(map(int, parts))
 
 
 _WIDER: dict[str, tuple[str, ...]] = {

@@ -4,9 +4,11 @@ Every 25 ms of GPU time the governor looks at what ran since, and at half of wha
 highest clock at which this would keep the limit on average: an H200 that starts to multiply is throttled after 40 ms
 and settled after 80. What is launched from then on takes its time at that clock.
 
-It follows the order of launches, which is known when a record arrives: so it does not matter when the engine evaluates
-them, and a replay of the same launches sees the same clocks. How long the GPU was idle is judged from the host times of
-launches; waits for other ranks count as work of the kind that surrounds them.
+It follows the order of launches of one host thread, which is known when records arrive: so it does not matter when the
+engine evaluates them, and a replay of the same launches sees the same clocks. Each thread's launches are judged by
+themselves. How long the GPU was idle is judged from the host times of launches: a wait for other ranks counts as idle when
+the host waits, too, and not at all when launches run ahead of it. Work of unknown power (copies to the host, NCCL's
+kernels) is left out.
 """
 
 from __future__ import annotations
@@ -17,17 +19,19 @@ from phantora.compute.power import GpuPower
 
 _WINDOW_NS = 25_000_000
 _KEPT = 0.5
-_LOWEST = 0.3  # of the full clock; an H200 may go down to 345 of 1,980 MHz
+_LOWEST = 0.17  # of the full clock: an H200 goes down to 345 of 1,980 MHz
 _HALVINGS = 30
 
-Draw = Sequence[float]  # the fields of compute.call.Draw: memory_w, core_w, clocked, priced_at
+DrawFields = Sequence[float]  # the fields of compute.call.Draw: memory_w, core_w, clocked, priced_at
 
 
 class ClockGovernor:
     """Says how long each launch takes. Times in ns, powers in W, clocks as shares of the full clock."""
 
-    __slots__ = ("clock", "_power", "_end_ns", "_begin_ns", "_idle_ns", "_fixed_ns", "_clocked_ns", "_memory", "_fixed_core", "_clocked_core",
-                 "busy_ns", "_clock_ns")  # fmt: skip
+    __slots__ = (
+        "clock", "busy_ns", "_power", "_end_ns", "_begin_ns", "_idle_ns", "_fixed_ns", "_clocked_ns", "_memory",
+        "_fixed_core", "_clocked_core", "_clock_ns",
+    )  # fmt: skip
 
     def __init__(self, power: GpuPower) -> None:
         self.clock = 1.0
@@ -41,14 +45,16 @@ class ClockGovernor:
         self.busy_ns = 0
         self._clock_ns = 0.0  # busy time x clock
 
-    def duration_ns(self, draw: Draw, price_ns: int, host_ns: int) -> int:
+    def duration_ns(self, draw: DrawFields, price_ns: int, host_ns: int) -> int:
         """Time of a kernel with this price that is launched at `host_ns`. draw: () when nothing is known of it."""
+        if not draw:
+            return price_ns
         if host_ns > self._end_ns:
             self._idle_ns += host_ns - self._end_ns
             self._end_ns = host_ns
         if self._end_ns - self._begin_ns >= _WINDOW_NS:
             self._choose_clock()
-        memory_w, core_w, clocked, priced_at = draw or (0.0, 0.0, 0.0, 1.0)
+        memory_w, core_w, clocked, priced_at = draw
         fixed_ns, clocked_ns = price_ns * (1.0 - clocked), price_ns * clocked * priced_at
         self._fixed_ns += fixed_ns
         self._clocked_ns += clocked_ns
@@ -79,12 +85,12 @@ class ClockGovernor:
         self._clocked_core *= _KEPT
 
     def _highest_clock(self) -> float:
-        if self._board_w(1.0) <= self._power.limit_w:
+        if self._board_w(1.0) <= self._power.held_w:
             return 1.0
         low, high = _LOWEST, 1.0
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            low, high = (middle, high) if self._board_w(middle) <= self._power.limit_w else (low, middle)
+            low, high = (middle, high) if self._board_w(middle) <= self._power.held_w else (low, middle)
         return low
 
     def _board_w(self, clock: float) -> float:

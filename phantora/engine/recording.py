@@ -40,7 +40,9 @@ def recorded_run(simulation: Simulation, cluster: Cluster, options: JobOptions, 
     run.notes = sorted(remarks)
     if options.prices:
         run.notes.append(f"kernel prices come from {options.prices} ({options.price_table})")
-    run.notes += clock_notes(simulation, cluster)
+    run.notes += clock_notes(simulation)
+    if simulation.power is None and cluster.gpu.power_w:
+        run.notes.append(f"{CLOCK_NOTE}how far it lowers the clock of {cluster.gpu.name} is not known; the clock stays")
     run.stand_ins = dict(sorted(run.stand_ins.items()))
     run.virtual_ns = max((max(trace.host_end_ns, max(trace.end_ns, default=0)) for trace in run.ranks), default=0)
     return run
@@ -49,18 +51,18 @@ def recorded_run(simulation: Simulation, cluster: Cluster, options: JobOptions, 
 CLOCK_NOTE = "power limit: "
 
 
-def clock_notes(simulation: Simulation, cluster: Cluster) -> list[str]:
+def clock_notes(simulation: Simulation) -> list[str]:
     """How far the power limit lowered the clocks; nothing when it did not."""
     governors = [governor for rank in simulation.ranks for governor in rank.timeline.governors.values()]
     busy_ns = sum(governor.busy_ns for governor in governors)
-    if not busy_ns:
+    if simulation.power is None or not busy_ns:
         return []
     mean = sum(governor.mean_clock * governor.busy_ns for governor in governors) / busy_ns
     if mean > 0.995:
         return []
     return [
         f"{CLOCK_NOTE}GPUs ran at {mean:.0%} of their full clock in the mean of their busy time, lowered by the limit "
-        f"of {cluster.gpu.power_w:g} W"
+        f"of {simulation.power.limit_w:g} W"
     ]
 
 

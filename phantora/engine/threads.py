@@ -1,9 +1,9 @@
 """Puts the rows of a rank with several threads into an order that real scheduling does not decide.
 
 Records of one thread arrive in order, those of two threads interleaved as the operating system ran them. Rows are sorted by
-(host time, thread, order within the thread); all three are facts of virtual time. Memory counters are added up anew in that
-order. What threads do on one and the same stream, without waiting for one another, is evaluated as it arrived (such a script is
-itself a race) and keeps the order of its evaluation: a row stands behind all that it waited for.
+(host time, thread, order within the thread), which are facts of virtual time, but a row stands behind all that it waited for.
+Memory counters are added up anew in that order. What threads do on one and the same stream, without waiting for one another, is evaluated as it arrived (such a script is
+itself a race) and keeps the order of its evaluation.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def order_threads(trace: RankTrace) -> Sequence[int]:
 def _order_rows(trace: RankTrace) -> Sequence[int]:
     """New number of each row."""
     keys = _keys(trace)
-    order = sorted(range(len(keys)), key=lambda row: (keys[row], row))
+    order = sorted(range(len(keys)), key=keys.__getitem__)
     new = [0] * len(order)
     for position, old in enumerate(order):
         new[old] = position
@@ -48,18 +48,24 @@ def _order_rows(trace: RankTrace) -> Sequence[int]:
     return new
 
 
-def _keys(trace: RankTrace) -> list[tuple[int, int]]:
-    """(host time, thread) of each row, but never less than that of a row before it on its stream or of one that it waited for."""
+def _keys(trace: RankTrace) -> list[tuple[int, ...]]:
+    """(time, depth, host time, thread, number in the thread) of each row. The time is the host time, but never less than
+    that of a row before it on its stream or in its thread, or of one that it waited for; depth: how many rows of the same
+    time it stands behind."""
     waited: dict[int, list[int]] = {}
     for row, earlier in zip(trace.dependent, trace.dependency):
         waited.setdefault(row, []).append(earlier)
-    keys: list[tuple[int, int]] = []
-    last: dict[tuple[str, int, int], tuple[int, int]] = {}
+    keys: list[tuple[int, ...]] = []
+    last: dict[tuple[str, int, int], int] = {}
+    counts: dict[int, int] = {}
     for row, thread in enumerate(trace.thread):
         lines = (("stream", trace.device[row], trace.stream[row]), ("thread", thread, 0))
-        before = [last[line] for line in lines if line in last]
-        keys.append(max([(trace.issue_ns[row], thread), *before, *(keys[earlier] for earlier in waited.get(row, ()))]))
-        last.update(dict.fromkeys(lines, keys[-1]))
+        before = [keys[earlier] for earlier in (*(last[line] for line in lines if line in last), *waited.get(row, ()))]
+        time_ns = max([trace.issue_ns[row], *(key[0] for key in before)])
+        depth = max((key[1] + 1 for key in before if key[0] == time_ns), default=0)
+        counts[thread] = counts.get(thread, 0) + 1
+        keys.append((time_ns, depth, trace.issue_ns[row], thread, counts[thread]))
+        last.update(dict.fromkeys(lines, row))
     return keys
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from phantora.compute.power import GpuPower
-from phantora.engine.clock_governor import ClockGovernor, Draw
+from phantora.engine.clock_governor import ClockGovernor, DrawFields
 from phantora.engine.protocol import RECORD, Kind
 from phantora.trace.model import RankTrace
 
@@ -98,8 +98,8 @@ class RankTimeline:
         self.events: dict[int, Event] = {}
         self.streams: dict[tuple[int, int], Stream] = {}
         self.durations: list[int] = []  # by the rank's own signature number
-        self.draws: list[Draw] = []  # the same; may be empty without `power`
-        self.governors: dict[int, ClockGovernor] = {}  # by device
+        self.draws: list[DrawFields] = []  # the same; may be empty without `power`
+        self.governors: dict[tuple[int, int], ClockGovernor] = {}  # by device and host thread
         self.signatures: list[int] = []  # the rank's own signature number -> number in the run
         self.collective_calls: dict[int, list[Any]] = {}  # announced collectives that have no record yet
         self.strings: dict[int, str] = {}
@@ -143,7 +143,7 @@ class RankTimeline:
                 if stream.waits:
                     self._depend(stream, row)
                 stream.last_row = row
-                duration_ns = self.durations[a] if power is None else self._governed_ns(device, a, host_ns)
+                duration_ns = self.durations[a] if power is None else self._governed_ns(device, thread, a, host_ns)
                 if queues_kernels or stream.queue or stream.stopped_by is not None:
                     starts.append(-1)
                     ends.append(-1)
@@ -164,12 +164,12 @@ class RankTimeline:
                 self._other(kind, device, thread, host_ns, a, b, c)
         self.clock_ns = clock_ns
 
-    def _governed_ns(self, device: int, number: int, host_ns: int) -> int:
+    def _governed_ns(self, device: int, thread: int, number: int, host_ns: int) -> int:
         """Time of a kernel at the clock that the power limit leaves."""
-        governor = self.governors.get(device)
+        governor = self.governors.get((device, thread))
         if governor is None:
             assert self.power is not None
-            governor = self.governors[device] = ClockGovernor(self.power)
+            governor = self.governors[device, thread] = ClockGovernor(self.power)
         return governor.duration_ns(self.draws[number], self.durations[number], host_ns)
 
     def _other(self, kind: int, device: int, thread: int, host_ns: int, a: int, b: int, c: int) -> None:

@@ -89,7 +89,7 @@ class Watchdog:
         if now - self._silent_since < (0.0 if impatient else 1.0):
             return []
         found, ticks = [], ticks_of(running.values())
-        busy_s = _BUSY_S * max(1.0, len(running) / (os.cpu_count() or 1))  # 64 ranks that import share the cores
+        busy_s = _BUSY_S * max(1.0, len(running) / len(os.sched_getaffinity(0)))  # 64 ranks that import share the cores
         for rank, pid in running.items():
             if now - self._silent_since > busy_s:
                 found.append(rank)

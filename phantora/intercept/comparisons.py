@@ -32,7 +32,7 @@ def with_unequal_integers(answer: bool) -> Callable[[_Kernel], _Kernel]:
     def around(kernel: _Kernel) -> _Kernel:
         def compare(self: Tensor, other: Any) -> Tensor:
             result = kernel(self, other)
-            if _is_unknown_integer(self) != _is_unknown_integer(other):  # one of the two is known
+            if _is_unknown_integer(self) and _is_known(other) or _is_unknown_integer(other) and _is_known(self):
                 _answer(result, answer)
             return result
 
@@ -46,7 +46,7 @@ def with_no_members(kernel: _Kernel) -> _Kernel:
 
     def isin(elements: Tensor, tests: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
         result = kernel(elements, tests, assume_unique=assume_unique, invert=invert)
-        if _is_unknown_integer(elements) and not _is_unknown_integer(tests):
+        if _is_unknown_integer(elements) and _is_known(tests):
             _answer(result, invert)
         return result
 
@@ -96,6 +96,10 @@ def _is_unknown_integer(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dtype in _INTEGERS and contents.known(value) is None
 
 
+def _is_known(value: Any) -> bool:
+    return not isinstance(value, Tensor) or contents.known(value) is not None
+
+
 def _is_unknown_float(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point() and contents.known(value) is None
 
@@ -103,7 +107,7 @@ def _is_unknown_float(value: Any) -> bool:
 def _huge(value: Any) -> Tensor | None:
     """A known number, or known numbers, all of them huge."""
     known = contents.known(value) if isinstance(value, Tensor) else torch.tensor(value, device="cpu")
-    return known if known is not None and known.numel() and bool((known.abs() >= HUGE).all()) else None
+    return known if known is not None and known.numel() and bool((known.double().abs() >= HUGE).all()) else None
 
 
 def _answer(result: Tensor, answer: bool) -> None:

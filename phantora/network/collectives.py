@@ -39,7 +39,9 @@ class CompiledOperation:
         """The same beside compute: what moves inside a node, where the GPUs' own copies set the pace, takes `factor`
         times as long; what goes over NICs is slower than such copies anyway."""
         transfers = tuple(t if t.is_between_domains else t.scaled(factor) for t in self.transfers)
-        return replace(self, latency_ns=round(self.latency_ns * factor), transfers=transfers)
+        leaves_node = any(transfer.is_between_domains for transfer in self.transfers)
+        latency_ns = self.latency_ns if leaves_node else round(self.latency_ns * factor)
+        return replace(self, latency_ns=latency_ns, transfers=transfers)
 
 
 class Compiler:

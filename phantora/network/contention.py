@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 from phantora.errors import UserError
 
-CONTENTION_WORDS = "not two numbers COMPUTE,COLLECTIVE, nor measured or off"
-
 Interval = tuple[int, int]
 """(start, end) in ns."""
 
@@ -90,9 +88,9 @@ def _slowed_end_ns(start_ns: int, duration_ns: int, others: Sequence[Interval], 
     return -int(-(now + left) // 1)
 
 
-def parse_contention(text: str, refusal: str) -> ContentionModel | None:
-    """The value of --contention: 'measured', 'off' (None) or 'COMPUTE,COLLECTIVE', below 1000. UserError, with `refusal`
-    for what is none of them."""
+def parse_contention(text: str) -> tuple[float, float] | None:
+    """(compute, collective) of --contention: 'measured', 'off' (None) or 'COMPUTE,COLLECTIVE', below 1000. UserError for
+    what is none of them."""
     if text == "off":
         return None
     try:
@@ -102,8 +100,8 @@ def parse_contention(text: str, refusal: str) -> ContentionModel | None:
             compute, collective = (float(factor) for factor in text.split(","))
             model = ContentionModel(compute_factor=compute, collective_factor=collective)
     except ValueError as error:
-        what = error if "at least" in str(error) else refusal
+        what = error if "at least" in str(error) else "not two numbers COMPUTE,COLLECTIVE, nor measured or off"
         raise UserError(f"--contention {text}: {what}") from None
     if not max(model.compute_factor, model.collective_factor) < 1000:
         raise UserError(f"--contention {text}: factors must be below 1000")
-    return model
+    return model.compute_factor, model.collective_factor

@@ -18,7 +18,7 @@ from phantora.cluster.spec import Cluster
 from phantora.errors import UserError
 from phantora.importers.chakra import read
 from phantora.importers.chakra_file import find_chakra
-from phantora.network.contention import CONTENTION_WORDS, ContentionModel, parse_contention
+from phantora.network.contention import ContentionModel, parse_contention
 from phantora.replay.replayer import ReplayOptions, replay
 from phantora.report.breakdown import rank_end_ns
 from phantora.report.summary import summarize
@@ -98,8 +98,7 @@ def contention_factors(text: str | None, run: Run) -> tuple[float, float] | None
     """--contention COMPUTE,COLLECTIVE | measured | off; without it as in the run."""
     if text is None:
         return run.contention
-    model = parse_contention(text, CONTENTION_WORDS)
-    return None if model is None else (model.compute_factor, model.collective_factor)
+    return parse_contention(text)
 
 
 def json_result(run: Run) -> dict[str, Any]:

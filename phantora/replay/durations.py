@@ -84,17 +84,19 @@ class Durations:
         return lambda took: [jittered_ns(self._cluster, rank, i, round(ns * factor)) for i, ns in enumerate(took)]
 
     def _took_ns(self, trace: RankTrace) -> np.ndarray:
-        """What they took. With contention, and for new prices of a simulated run, the signatures say it (times have what
-        ran beside it in them, and the clock); others' times do, measured ones only there."""
+        """What they took; a run with contention says it in the signatures, others in the times (measured ones only
+        there)."""
         signature = as_int64(trace.signature)
         priced = np.array([s.duration_ns for s in self.signatures] or [0], np.int64)[np.maximum(signature, 0)]
-        if self._run.contention is not None or (self._is_repriced and isinstance(self._run.cluster, Cluster)):
+        if self._run.contention is not None:
             return priced
         start, end = as_int64(trace.start_ns), as_int64(trace.end_ns)
         took = np.where((start >= 0) & (end >= start), end - start, priced)
         if not self._is_repriced:
             return took
+        # Of a simulated kernel that the clock may have slowed, the price says it, not the time that it took.
         is_new = np.array(
-            [s.duration_ns != old.duration_ns for s, old in zip(self.signatures, self._run.signatures)] or [False]
+            [s.duration_ns != old.duration_ns or bool(old.draw) for s, old in zip(self.signatures, self._run.signatures)]
+            or [False]
         )
         return np.where(is_new[np.maximum(signature, 0)] & (as_int64(trace.device) != HOST_DEVICE), priced, took)

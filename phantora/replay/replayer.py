@@ -62,7 +62,7 @@ def replay(run: Run, cluster: Cluster, options: ReplayOptions = ReplayOptions())
     _note_contention(result, options.contention)
     if durations.power is not None:
         others = [note for note in result.notes if not note.startswith(CLOCK_NOTE)]
-        result.notes = [*others, *clock_notes(replayer.simulation, cluster)]
+        result.notes = [*others, *clock_notes(replayer.simulation)]
     _note_memory(result, cluster)
     result.wall_s = time.monotonic() - started
     return result

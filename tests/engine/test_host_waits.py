@@ -154,3 +154,20 @@ def test_rows_of_two_threads_on_one_stream_keep_the_order_of_their_evaluation():
     trace = h.simulation.ranks[0].timeline.trace
     order_threads(trace)
     assert list(trace.issue_ns) == [500, 100, 200] and list(trace.start_ns) == [500, 510, 200]
+
+
+def test_two_threads_that_wait_for_the_same_row_stand_in_one_order():
+    """Threads 2 and 3 issue, at once, what waits for a later row of thread 1."""
+    traces = []
+    for order in ((2, 3), (3, 2)):
+        h = Harness(1)
+        h.signature(0, 0, 10)
+        h.simulation.records(0, RECORD.pack(Kind.OP, 0, 1, 500, 0, 5, 0))
+        h.simulation.records(0, RECORD.pack(Kind.EVENT_RECORD, 0, 1, 501, 9, 5, 0))
+        for thread in order:
+            h.simulation.records(0, RECORD.pack(Kind.EVENT_WAIT, 0, thread, 100, 9, 5 + thread, 0))
+            h.simulation.records(0, RECORD.pack(Kind.OP, 0, thread, 100, 0, 5 + thread, 0))
+        trace = h.simulation.ranks[0].timeline.trace
+        order_threads(trace)
+        traces.append(trace)
+    assert traces[0] == traces[1] and list(traces[0].thread) == [1, 2, 3]

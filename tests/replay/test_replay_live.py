@@ -150,3 +150,32 @@ def test_repriced_for_its_own_gpu_and_for_another(tmp_path: Path) -> None:
         assert_same(there, again)
     else:
         assert again.virtual_ns == pytest.approx(there.virtual_ns, rel=0.02)
+
+
+PRODUCTS = """
+import torch
+a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+pinned = torch.empty(1 << 24, pin_memory=True)
+for step in range(3):
+    for _ in range(40):
+        b = a @ a
+    pinned.to("cuda", non_blocking=True)
+    torch.cuda.synchronize()
+print(b.sum().item())
+"""
+
+
+def test_under_a_power_limit(tmp_path: Path) -> None:
+    """The clock is that of the live run: with recorded times, with new prices, and at another limit."""
+    script, limited = tmp_path / "products.py", tmp_path / "limited.toml"
+    script.write_text(PRODUCTS)
+    limited.write_text('base = "dgx-h100"\n[gpu]\npower_w = 400\n')
+    run, there = live(script, 1, tmp_path), live(script, 1, tmp_path, str(limited))
+    assert there.virtual_ns > 1.3 * run.virtual_ns
+    assert any("lowered by the limit of 400 W" in note for note in there.notes)
+    assert_same(run, replay(run, run.cluster))
+    assert_same(run, replay(run, run.cluster, ReplayOptions(reprice=True)))
+    again = replay(run, there.cluster, ReplayOptions(reprice=True))
+    assert_same(there, again)
+    assert again.notes[-1] == there.notes[-1]
+    assert_same(there, replay(there, there.cluster))

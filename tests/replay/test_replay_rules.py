@@ -206,3 +206,14 @@ def test_waits_without_causes_take_as_long_again():
     b.kernel(0, 10_000, 500)
     new = replay(b.run, CLUSTER).ranks[0]
     assert list(new.start_ns) == [1_000, 10_000] and list(new.wait_end_ns) == [9_000]
+
+
+def test_new_prices_leave_measured_times_alone():
+    """An imported run has a cluster, too: a kernel whose price is as before took what was measured, not the median of its kind."""
+    b = RunBuilder(1, are_measured=True)
+    rows = [b.kernel(0, 1000 * i, 100) for i in range(3)]
+    trace = b.run.ranks[0]
+    for row, took in zip(rows, (100, 300, 50)):
+        trace.start_ns[row], trace.end_ns[row] = 1000 * row, 1000 * row + took
+    new = replay(b.run, CLUSTER, ReplayOptions(reprice=True))
+    assert [e - s for s, e in zip(new.ranks[0].start_ns, new.ranks[0].end_ns)] == [100, 300, 50]

@@ -115,6 +115,9 @@ def unknown_numbers_are_of_ordinary_size():
     none_yet = torch.full((8,), -1e9, device="cuda")
     assert (score > -1e9).all() and (none_yet < score).all() and not (score >= float("inf")).any() and not (none_yet > score).any()
     assert (score > 0.5).any().item() is False  # as any unknown mask is read
+    (score > torch.ones(8, dtype=torch.bool, device="cuda")).any().item()
+    count = torch.empty(8, dtype=torch.int64, device="cuda")
+    (count == score).any().item()
 
 
 @probe
