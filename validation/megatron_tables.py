@@ -17,19 +17,14 @@ configuration of `vtrain` is not the fastest simulated one (both only when all r
 from __future__ import annotations
 
 import argparse
-import csv
 import json
-import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from phantora.errors import UserError
+from phantora.validation.published import WORKLOADS, Case, Compared, add_arguments, chosen, csv_rows, mean_error, report, run_all_ranks
 
-WORKLOADS = Path(__file__).resolve().parent / "workloads"
 SCRIPT = WORKLOADS / "megatron_gpt.py"
 FOUR_CARDS = WORKLOADS / "a100_four_nics.toml"
 LIMITS = {"vtrain": 0.08, "korthikanti": 0.06}
@@ -37,41 +32,16 @@ LIMITS = {"vtrain": 0.08, "korthikanti": 0.06}
 
 # arXiv 2205.05198, table 3: hidden size, heads, layers, microbatch
 _KORTHIKANTI = {"22B": (6144, 64, 48, 4), "175B": (12288, 96, 96, 1)}
-_GPUS_PER_NODE = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One row: where it ran, the script's arguments, and how long an iteration took."""
-
-    name: str
-    cluster: str
-    num_ranks: int
-    arguments: tuple[str, ...]
-    measured_ms: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """One row with its simulated time."""
-
-    name: str
-    measured_ms: float
-    simulated_ms: float
-
-    @property
-    def error(self) -> float:
-        return self.simulated_ms / self.measured_ms - 1.0
 
 
 def vtrain_cases(path: Path) -> list[Case]:
     """Rows of vtrain_64gpu.csv: ZeRO stage 1, full recomputation."""
-    return [_vtrain_case(row, str(FOUR_CARDS), "full") for row in _rows(path)]
+    return [_vtrain_case(row, str(FOUR_CARDS), "full") for row in csv_rows(path)]
 
 
 def vtrain_two_gpu_cases(path: Path) -> list[Case]:
     """Rows of vtrain_2gpu.csv, without recomputation: a further layer costs a forward and a backward pass alone."""
-    return [_vtrain_case(row, "dgx-a100-80g", "none") for row in _rows(path)]
+    return [_vtrain_case(row, "dgx-a100-80g", "none") for row in csv_rows(path)]
 
 
 def _vtrain_case(row: dict[str, str], cluster: str, recompute: str) -> Case:
@@ -94,7 +64,7 @@ def _vtrain_case(row: dict[str, str], cluster: str, recompute: str) -> Case:
 def korthikanti_cases(path: Path) -> list[Case]:
     """Rows of korthikanti_table5.csv on DGX A100: each model with full recomputation and with the paper's."""
     found = []
-    for row in _rows(path):
+    for row in csv_rows(path):
         hidden, heads, layers, micro_batch = _KORTHIKANTI[row["model"]]
         sizes = {
             "hidden": hidden, "heads": heads, "layers": layers, "micro-batch": micro_batch, "vocab": 51200,
@@ -128,28 +98,13 @@ def _options(values: dict[str, object]) -> tuple[str, ...]:
     return tuple(word for name, value in values.items() for word in (f"--{name}", str(value)))
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return list(csv.DictReader(file))
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
-
-
 def simulate(case: Case, out: Path) -> float:
     """Milliseconds of the last step. RuntimeError with the end of the output when the run fails."""
-    nodes = -(-case.num_ranks // _GPUS_PER_NODE)
-    command = [
-        sys.executable, "-m", "phantora.cli", "record-and-simulate", "--cluster", case.cluster, "--nnodes", str(nodes),
-        "--nproc-per-node", str(case.num_ranks // nodes), "--out", str(out), "--ranks-on-terminal", "none",
-        "--no-perfetto", "--no-chakra", str(SCRIPT), *case.arguments,
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    log = out / "logs" / "rank_0" / "stdout.log"
-    lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+    run_all_ranks(case, out, (str(SCRIPT),))
+    lines = (out / "logs" / "rank_0" / "stdout.log").read_text(encoding="utf-8").splitlines()
     printed = [line for line in lines if line.startswith('{"step_ms"')]
-    if done.returncode or not printed:
-        raise RuntimeError(f"{case.name}: no result {done.stdout[-400:]}{done.stderr[-800:]}")
+    if not printed:
+        raise RuntimeError(f"{case.name}: rank 0 printed no step time")
     return float(json.loads(printed[-1])["step_ms"])
 
 
@@ -157,27 +112,15 @@ def compare(cases: list[Case], folder: Path) -> list[Compared]:
     """Each case simulated, one after the other; its line is printed at once."""
     found = []
     for number, case in enumerate(cases):
-        row = Compared(
-            name=case.name, measured_ms=case.measured_ms, simulated_ms=simulate(case, folder / str(number))
-        )
-        print(line(row), file=sys.stderr, flush=True)
+        row = Compared(name=case.name, measured=case.measured_ms, simulated=simulate(case, folder / str(number)))
+        print(row.line, file=sys.stderr, flush=True)
         found.append(row)
     return found
 
 
-def line(row: Compared) -> str:
-    times = f"measured {row.measured_ms:10.1f} ms  simulated {row.simulated_ms:10.1f} ms"
-    return f"{row.name:48} {times}  {row.error:+6.1%}"
-
-
-def mean_error(rows: list[Compared]) -> float:
-    """Mean |error|."""
-    return statistics.mean(abs(row.error) for row in rows)
-
-
 def fastest_agree(rows: list[Compared]) -> bool:
     """Whether the fastest measured row is the fastest simulated one."""
-    return min(rows, key=lambda row: row.measured_ms) is min(rows, key=lambda row: row.simulated_ms)
+    return min(rows, key=lambda row: row.measured) is min(rows, key=lambda row: row.simulated)
 
 
 def verdicts(table: str, rows: list[Compared]) -> list[tuple[str, bool]]:
@@ -187,7 +130,7 @@ def verdicts(table: str, rows: list[Compared]) -> list[tuple[str, bool]]:
         error = mean_error(rows)
         found.append((f"mean |error| {error:.1%}, at most {LIMITS[table]:.0%}", error <= LIMITS[table]))
     if table == "vtrain":
-        fastest = min(rows, key=lambda row: row.measured_ms).name
+        fastest = min(rows, key=lambda row: row.measured).name
         found.append((f"the fastest measured ({fastest}) is the fastest simulated", fastest_agree(rows)))
     return found
 
@@ -196,25 +139,16 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="megatron", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path)
+    add_arguments(parser)
     parser.add_argument("table", nargs="?", choices=TABLES, default="vtrain")
-    parser.add_argument("--row", action="append", help="only rows whose name contains this; may be repeated")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     file, read = TABLES[options.table]
     cases = read(options.folder / file)
-    chosen = [case for case in cases if not options.row or any(text in case.name for text in options.row)]
-    if not chosen:
-        raise UserError(f"no row of {file} has a name with {' or '.join(options.row)} (such as '{cases[0].name}')")
+    wanted = chosen(cases, options.row)
     with tempfile.TemporaryDirectory() as folder:
-        rows = compare(chosen, Path(folder))
-    if options.json:
-        print(json.dumps([{**{n: getattr(r, n) for n in r.__slots__}, "error": r.error} for r in rows]))
-    else:
-        print("\n".join(map(line, rows)))
-        print(f"{len(rows)} of {len(cases)} rows, mean |error| {mean_error(rows):.1%}")
-    if len(rows) < len(cases):
-        return 0
-    found = verdicts(options.table, rows)
-    print("\n".join(f"{'holds' if holds else 'EXCEEDED'}: {text}" for text, holds in found), file=sys.stderr)
-    return 0 if all(holds for _, holds in found) else 1
+        rows = compare(wanted, Path(folder))
+    return report(rows, verdicts(options.table, rows) if len(rows) == len(cases) else [], options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -16,24 +16,21 @@ these rows. Exit code 1 when a limit of LIMITS is exceeded (when all rows were r
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from phantora.errors import UserError
+from phantora.validation.published import WORKLOADS, Case, Compared, add_arguments, chosen, csv_rows, mean_error, report, run_all_ranks
 
-WORKLOADS = Path(__file__).resolve().parent / "workloads"
 LIMITS = {"each step": 0.06, "mean of the steps": 0.03, "each peak": 0.03}
 
 _CLUSTERS = {"A100-80G": "p4de", "H100-96G-500W": "grand-teton-h100"}
 _NORMS = {"A100-80G": "titan_2024", "H100-96G-500W": "titan_2024_plain_norm"}
-_GPUS_PER_NODE = 8
 _STEPS = 3
 # What torchtitan imports for seconds, and what does not look at the command line while it is imported (tyro does).
 _PRELOADED = (
@@ -42,39 +39,8 @@ _PRELOADED = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One row. measured_gib: 0 where no peak was published."""
-
-    name: str
-    cluster: str
-    num_ranks: int
-    arguments: tuple[str, ...]
-    tokens_per_rank: int
-    measured_ms: float
-    measured_gib: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """One figure: simulated and measured in the same unit."""
-
-    name: str
-    unit: str
-    simulated: float
-    measured: float
-
-    @property
-    def error(self) -> float:
-        return self.simulated / self.measured - 1.0
-
-
 def read_cases(path: Path) -> list[Case]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return [_case(row) for row in csv.DictReader(file)]
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
+    return [_case(row) for row in csv_rows(path)]
 
 
 def _case(row: dict[str, str]) -> Case:
@@ -101,7 +67,6 @@ def _case(row: dict[str, str]) -> Case:
         cluster=_CLUSTERS[row["gpu"]],
         num_ranks=int(row["gpus"]),
         arguments=(*(part for name, value in options.items() for part in (f"--{name}", value)), *flags),
-        tokens_per_rank=tokens,
         measured_ms=tokens / float(row["tps_per_gpu"]) * 1e3,
         measured_gib=float(row["peak_gib"] or 0),
     )
@@ -109,16 +74,11 @@ def _case(row: dict[str, str]) -> Case:
 
 def simulate(case: Case, torchtitan: Path, assets: Path, out: Path) -> tuple[float, float]:
     """(ms of a step, GiB reserved by the rank that needs most). RuntimeError with the end of the output on failure."""
-    nodes = -(-case.num_ranks // _GPUS_PER_NODE)
-    command = [
-        sys.executable, "-m", "phantora.cli", "record-and-simulate", "--cluster", case.cluster, "--nnodes", str(nodes),
-        "--nproc-per-node", str(case.num_ranks // nodes), "--out", str(out), "--ranks-on-terminal", "none",
-        "--preload", ",".join(_PRELOADED), "--no-perfetto", "--no-chakra", "-m", "torchtitan.train", *case.arguments,
-    ]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(torchtitan), str(WORKLOADS), os.environ.get("PYTHONPATH", "")))}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=assets, env=environment)
-    if done.returncode:
-        raise RuntimeError(f"{case.name}: {done.stdout[-400:]}{done.stderr[-800:]}")
+    paths = (str(torchtitan), str(WORKLOADS), os.environ.get("PYTHONPATH", ""))
+    run_all_ranks(
+        case, out, ("-m", "torchtitan.train"), ("--preload", ",".join(_PRELOADED)), folder=assets,
+        environment={"PYTHONPATH": os.pathsep.join(paths)},
+    )  # fmt: skip
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     steps = [step["duration_ns"] / 1e6 for step in summary["steps"]]
     return statistics.median(steps), max(rank["peak_reserved_bytes"] for rank in summary["ranks"]) / 2**30
@@ -136,20 +96,16 @@ def compare(cases: list[Case], torchtitan: Path) -> list[Compared]:
             if case.measured_gib:
                 rows.append(Compared(name=case.name, unit="GiB", simulated=peak_gib, measured=case.measured_gib))
             for row in rows:
-                print(line(row), file=sys.stderr, flush=True)
+                print(row.line, file=sys.stderr, flush=True)
             found += rows
     return found
-
-
-def line(row: Compared) -> str:
-    return f"{row.name:52} measured {row.measured:9.1f} {row.unit:3}  simulated {row.simulated:9.1f} {row.unit:3}  {row.error:+6.1%}"
 
 
 def verdicts(rows: list[Compared]) -> list[tuple[str, bool]]:
     """(what must hold, whether it does)."""
     steps = [abs(row.error) for row in rows if row.unit == "ms"]
     peaks = [abs(row.error) for row in rows if row.unit == "GiB"]
-    errors = {"each step": max(steps), "mean of the steps": statistics.mean(steps)}
+    errors = {"each step": max(steps), "mean of the steps": mean_error(row for row in rows if row.unit == "ms")}
     if peaks:
         errors["each peak"] = max(peaks)
     return [(f"{name} {error:.1%}, at most {LIMITS[name]:.0%}", error <= LIMITS[name]) for name, error in errors.items()]
@@ -159,26 +115,16 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="torchtitan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path)
+    add_arguments(parser)
     parser.add_argument("--torchtitan", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--row", action="append", help="only rows whose name contains this; may be repeated")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     if not (options.torchtitan / "torchtitan").is_dir():
-        raise UserError(f"--torchtitan {options.torchtitan}: no torchtitan there (pip install --no-deps --target DIR torchtitan==0.2.2)")
+        advice = "pip install --no-deps --target DIR torchtitan==0.2.2"
+        raise UserError(f"--torchtitan {options.torchtitan}: no torchtitan there ({advice})")
     cases = read_cases(options.folder / "torchtitan.csv")
-    if not cases:
-        raise UserError(f"{options.folder / 'torchtitan.csv'} has no rows")
-    chosen = [case for case in cases if not options.row or any(text in case.name for text in options.row)]
-    if not chosen:
-        raise UserError(f"no row has a name with {' or '.join(options.row)} (such as '{cases[0].name}')")
-    rows = compare(chosen, options.torchtitan.resolve())
-    print(json.dumps([{**{n: getattr(r, n) for n in r.__slots__}, "error": r.error} for r in rows]) if options.json else "\n".join(map(line, rows)))
-    if len(chosen) < len(cases):
-        return 0
-    found = verdicts(rows)
-    print("\n".join(f"{'holds' if holds else 'EXCEEDED'}: {text}" for text, holds in found), file=sys.stderr)
-    return 0 if all(holds for _, holds in found) else 1
+    wanted = chosen(cases, options.row)
+    rows = compare(wanted, options.torchtitan.resolve())
+    return report(rows, verdicts(rows) if len(wanted) == len(cases) else [], options.json)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 Records of one thread arrive in order, those of two threads interleaved as the operating system ran them. Rows are sorted by
 (host time, thread, order within the thread), which are facts of virtual time, but a row stands behind all that it waited for.
-Memory counters are added up anew in that order. What threads do on one and the same stream, without waiting for one another, is evaluated as it arrived (such a script is
-itself a race) and keeps the order of its evaluation.
+Memory counters are added up anew in that order. What threads do on one and the same stream, without waiting for one another,
+is evaluated as it arrived (such a script is itself a race) and keeps the order of its evaluation.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 
 from phantora.errors import UserError
 from phantora.validation import megatron_tables
-from phantora.validation.megatron_tables import Case, Compared
+from phantora.validation.published import Case, Compared, mean_error
 
 _HEADER = (
     "\ufeffParameters (billion),# GPUs,global batch,micro batch,hidden size,attention heads,# layers,sequence length,"
@@ -18,7 +18,7 @@ _HEADER = (
 
 
 def row(name: str, measured_ms: float, simulated_ms: float) -> Compared:
-    return Compared(name=name, measured_ms=measured_ms, simulated_ms=simulated_ms)
+    return Compared(name=name, measured=measured_ms, simulated=simulated_ms)
 
 
 def test_a_row_of_the_large_table_becomes_a_run_of_all_its_ranks(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_each_model_of_korthikanti_is_run_both_ways(tmp_path: Path) -> None:
 
 def test_verdicts_are_of_the_mean_and_of_the_fastest_row() -> None:
     rows = [row("a", 100.0, 110.0), row("b", 200.0, 190.0)]
-    assert megatron_tables.mean_error(rows) == pytest.approx(0.075)
+    assert mean_error(rows) == pytest.approx(0.075)
     assert [holds for _, holds in megatron_tables.verdicts("vtrain", rows)] == [True, True]
     assert [holds for _, holds in megatron_tables.verdicts("korthikanti", rows)] == [False]
     swapped = [row("a", 100.0, 191.0), row("b", 200.0, 190.0)]
