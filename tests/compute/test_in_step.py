@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from compute_calls import call, contiguous, mm, pointwise
 
+from phantora.cluster import load_cluster
 from phantora.compute import OpCall, Pricer
 from phantora.compute.roof import KERNEL_GAP_NS, STEP_GAP_NS
 
@@ -51,8 +52,11 @@ def test_only_long_products_meet_the_power_limit(h200: Pricer) -> None:
     assert 0.02 < longer_ns(h200, middle) / h200.repeated_ns(middle) < 0.05
 
 
-def test_other_generations_keep_their_clock(a100: Pricer) -> None:
-    assert longer_ns(a100, mm(8192, 4096, 4096)) <= 0
+def test_products_of_an_a100_lose_as_much_and_those_of_other_chips_nothing(a100: Pricer) -> None:
+    found = load_cluster("rtx3090-ethernet")
+    assert longer_ns(Pricer(found.gpu, found.host), mm(8192, 4096, 4096)) <= 0
+    middle = mm(4096, 4096, 2048)  # 290 us
+    assert 0.02 < longer_ns(a100, middle) / a100.repeated_ns(middle) < 0.05
 
 
 def test_sums_over_rows_take_longer_between_other_kernels(h200: Pricer) -> None:
