@@ -28,7 +28,7 @@ from phantora.errors import UserError
 from phantora.import_command import import_traces
 from phantora.simulate_command import simulate
 
-_FACTORS = re.compile(r"[-+.\w]*,[-+.\w]*|off|measured")  # of --contention, good or bad; no script is called so
+_FACTORS = re.compile(r"[-+.\w]*[,;][-+.\w]*|off|measured|[\d.]+")  # of --contention, good or bad; no script is called so
 _UNKNOWN_RANKS = 1 << 20  # where the number of ranks is not known yet: more than can be
 _LAUNCHER = "phantora.launcher"  # in a context: what follows `--` is a command that starts the ranks
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}

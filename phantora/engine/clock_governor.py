@@ -19,6 +19,7 @@ from phantora.compute.power import GpuPower
 
 _WINDOW_NS = 25_000_000
 _KEPT = 0.5
+_LONGEST_REST_NS = 2 * _WINDOW_NS  # a longer one gives no more: an H200 multiplies at full speed for 40 ms after any rest
 _LOWEST = 0.17  # of the full clock: an H200 goes down to 345 of 1,980 MHz
 _HALVINGS = 30
 
@@ -29,12 +30,13 @@ class ClockGovernor:
     """Says how long each launch takes. Times in ns, powers in W, clocks as shares of the full clock."""
 
     __slots__ = (
-        "clock", "busy_ns", "_power", "_end_ns", "_begin_ns", "_idle_ns", "_fixed_ns", "_clocked_ns", "_memory",
+        "clock", "busy_ns", "is_short", "_power", "_end_ns", "_begin_ns", "_idle_ns", "_fixed_ns", "_clocked_ns", "_memory",
         "_fixed_core", "_clocked_core", "_clock_ns",
     )  # fmt: skip
 
     def __init__(self, power: GpuPower) -> None:
         self.clock = 1.0
+        self.is_short = False
         self._power = power
         self._end_ns = 0  # of what was launched, as if on one stream
         self._begin_ns = 0  # of what has not been looked at
@@ -50,7 +52,8 @@ class ClockGovernor:
         if not draw:
             return price_ns
         if host_ns > self._end_ns:
-            self._idle_ns += host_ns - self._end_ns
+            self._idle_ns += min(host_ns - self._end_ns, _LONGEST_REST_NS)
+            self._begin_ns += max(host_ns - self._end_ns - _LONGEST_REST_NS, 0)
             self._end_ns = host_ns
         if self._end_ns - self._begin_ns >= _WINDOW_NS:
             self._choose_clock()
@@ -69,6 +72,7 @@ class ClockGovernor:
         self._clock_ns += taken_ns * self.clock
         return taken_ns
 
+    # is_short: even the lowest clock did not keep the limit once
     @property
     def mean_clock(self) -> float:
         """Over the busy time."""
@@ -91,6 +95,7 @@ class ClockGovernor:
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             low, high = (middle, high) if self._board_w(middle) <= self._power.held_w else (low, middle)
+        self.is_short = self.is_short or low == _LOWEST
         return low
 
     def _board_w(self, clock: float) -> float:

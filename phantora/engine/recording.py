@@ -60,9 +60,10 @@ def clock_notes(simulation: Simulation) -> list[str]:
     mean = sum(governor.mean_clock * governor.busy_ns for governor in governors) / busy_ns
     if mean > 0.995:
         return []
+    short = "; not even the lowest clock keeps it" if any(governor.is_short for governor in governors) else ""
     return [
         f"{CLOCK_NOTE}GPUs ran at {mean:.0%} of their full clock in the mean of their busy time, lowered by the limit "
-        f"of {simulation.power.limit_w:g} W"
+        f"of {simulation.power.limit_w:g} W{short}"
     ]
 
 

@@ -80,7 +80,7 @@ def _loads(words: list[str], where: str) -> tuple[float, ...]:
         loads = tuple(float(word) for word in words)
     except ValueError:
         raise UserError(f"{where}: not a list of numbers") from None
-    if not all(math.isfinite(load) and load >= 0 for load in loads) or not any(loads):
+    if not all(load >= 0 for load in loads) or not math.isfinite(sum(loads)) or not any(loads):
         raise UserError(f"{where}: loads must be finite, not negative, and not all zero")
     return loads
 

@@ -16,6 +16,7 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 import traceback
 from typing import Any
 
@@ -98,8 +99,10 @@ def _preload(name: str) -> None:
     """What it asks for while it is imported (environment, command line, device) it asks here, not in a rank."""
     try:
         importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"--preload {name}: {type(error).__name__}: {error}") from None
+    if threading.active_count() > 1:
+        raise UserError(f"--preload {name}: it starts threads, which a forked rank would lack; let the ranks import it")
 
 
 def _check_module(name: str) -> None:

@@ -24,8 +24,11 @@ Intervals = tuple[np.ndarray, np.ndarray]  # begins, ends: sorted, disjoint, non
 # Written by the interception at the end of each optimizer step (intercept/step_marks.py).
 OPTIMIZER_MARK = "optimizer.step"
 
-# Not PyTorch's own range Optimizer.step#Adam.step, which is part of a step.
-_STEP_NAME = re.compile(r"^(?!Optimizer\.step#).*?(\b(step|iter|iteration|batch)\b|(step|iter)[\W_]*\d+|ProfilerStep)", re.IGNORECASE | re.DOTALL)
+# Not a method's range (PyTorch's Optimizer.step#Adam.step, DeepSpeed's DeepSpeedZeroOptimizer_Stage3.step), part of a step.
+_STEP_NAME = re.compile(
+    r"^(?!Optimizer\.step#).*?((?<!\.)\b(step|iter|iteration|batch)\b|(step|iter)[\W_]*\d+|ProfilerStep)",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

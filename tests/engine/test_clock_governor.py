@@ -100,3 +100,15 @@ def test_threads_are_judged_by_themselves() -> None:
             timeline.process(RECORD.pack(Kind.OP, 0, thread, 0, thread, 5 + thread, 0))
         ends.append(sorted(timeline.trace.end_ns))
     assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("rest_s", [0.1, 1, 600])
+def test_no_rest_gives_more_than_a_short_one(rest_s: float) -> None:
+    """40 ms at full speed were measured after 0.5 s."""
+    governor, host_ns = ClockGovernor(H200), 0
+    settled_clock(governor, (PRODUCT, PRODUCT_NS))
+    host_ns = 10**11 + int(rest_s * 1e9)
+    fast = 0
+    while governor.duration_ns(PRODUCT, PRODUCT_NS, host_ns) == PRODUCT_NS:
+        fast += 1
+    assert 20 <= fast * PRODUCT_NS / 1e6 <= 90

@@ -54,7 +54,7 @@ def test_kernel_and_collective_slow_each_other_down(simulate: Simulate) -> None:
 
 
 @pytest.mark.parametrize(
-    "value,words", [("1,x", "two numbers"), ("0.5,2", "compute_factor must be at least 1"), ("1,0", "collective_factor"), ("nan,nan", "compute_factor must be at least 1, not nan"), ("1,inf", "below"), ("2", "two numbers")]
+    "value,words", [("1,x", "two numbers"), ("0.5,2", "compute_factor must be at least 1"), ("1,0", "collective_factor"), ("nan,nan", "compute_factor must be at least 1, not nan"), ("1,inf", "below"), ("2", "two numbers"), ("1;5", "two numbers")]
 )
 def test_factors_that_cannot_be(simulate: Simulate, value: str, words: str) -> None:
     outcome = simulate("pass", options=(f"--contention={value}",))
