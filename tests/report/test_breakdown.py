@@ -53,7 +53,7 @@ def test_parts_make_the_whole():
         assert all(s.compute_ns + s.exposed_communication_ns + s.idle_ns == s.end_ns - s.begin_ns for s in steps)
 
 
-STEPS, OTHERS = ["step 3", "ProfilerStep#12", "iter_7", "iteration"], ["forward", "footstep", "optimizer"]
+STEPS, OTHERS = ["step 3", "train.step 3", "ProfilerStep#12", "iter_7", "iteration"], ["forward", "footstep", "optimizer", "Zero_Stage3.step"]
 
 
 @pytest.mark.parametrize("name,is_step", [(name, True) for name in STEPS] + [(name, False) for name in OTHERS])
