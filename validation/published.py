@@ -21,7 +21,7 @@ GPUS_PER_NODE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One row: its name, the cluster, and what runs there. Fields of what was measured are added by each table."""
+    """One row: its name, the cluster, what runs there, and what was measured."""
 
     name: str
     cluster: str

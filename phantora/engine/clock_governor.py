@@ -36,7 +36,7 @@ class ClockGovernor:
 
     def __init__(self, power: GpuPower) -> None:
         self.clock = 1.0
-        self.is_short = False
+        self.is_short = False  # whether even the lowest clock once did not keep the limit
         self._power = power
         self._end_ns = 0  # of what was launched, as if on one stream
         self._begin_ns = 0  # of what has not been looked at
@@ -72,7 +72,6 @@ class ClockGovernor:
         self._clock_ns += taken_ns * self.clock
         return taken_ns
 
-    # is_short: even the lowest clock did not keep the limit once
     @property
     def mean_clock(self) -> float:
         """Over the busy time."""

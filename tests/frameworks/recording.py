@@ -8,7 +8,7 @@ from pathlib import Path
 from phantora.launch.job import Job
 from phantora.launch.options import JobOptions
 from phantora.trace.causality import violations
-from phantora.trace.model import Run
+from phantora.trace.model import Run, SignatureInfo
 
 
 def record(
@@ -40,3 +40,13 @@ def volume(run: Run, kind: str, ranks: tuple[int, ...] | None = None, at_least: 
 
 def peak_allocated_bytes(run: Run, rank: int = 0) -> int:
     return max(run.ranks[rank].allocated_bytes)
+
+
+def launches(run: Run, rank: int = 0) -> list[SignatureInfo]:
+    """What a rank launched, in the order of issue, without communication."""
+    return [run.signatures[number] for number in run.ranks[rank].signature if number >= 0]
+
+
+def kernels(run: Run, rank: int = 0) -> Counter[str]:
+    """Name of an operator -> how often a rank launched it."""
+    return Counter(signature.name for signature in launches(run, rank))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from recording import communicated, peak_allocated_bytes, record, volume
+from recording import communicated, kernels, launches, peak_allocated_bytes, record, volume
 
 from phantora.trace.model import CollectiveInfo, Run
 
@@ -36,16 +36,12 @@ def in_last_step(run: Run) -> list[CollectiveInfo]:
     return ordered[ends[-2] + 1 : ends[-1]]
 
 
-def names(run: Run) -> set[str]:
-    return {signature.name for signature in run.signatures}
-
-
 @pytest.mark.parametrize(("stage", "reductions"), [(1, 1), (2, MICRO_BATCHES)])
 def test_zero_1_and_2_reduce_gradients_and_gather_parameters(tmp_path: Path, stage: int, reductions: int) -> None:
     run = record(tmp_path, 2, TRAIN, "--stage", str(stage))
     assert volume(run, "all_reduce", BOTH, at_least=1024) == STEPS * reductions * 2 * NUM_PARAMETERS
     assert communicated(run, "all_gather", BOTH) == {2 * NUM_PARAMETERS: STEPS}
-    assert "deepspeed::multi_tensor_adam" in names(run)  # its own FusedAdam, without nvcc
+    assert "deepspeed::multi_tensor_adam" in kernels(run)  # its own FusedAdam, without nvcc
 
 
 def test_zero_3_gathers_twice_and_reduces_once_for_each_micro_batch(tmp_path: Path) -> None:
@@ -76,8 +72,7 @@ def test_an_offloaded_optimizer_costs_copies_and_host_time(tmp_path: Path) -> No
 
 
 def _copied_bytes(run: Run, name: str) -> int:
-    rank = run.ranks[0]
-    return sum(run.signatures[s].bytes for s in rank.signature if s >= 0 and run.signatures[s].name == name)
+    return sum(signature.bytes for signature in launches(run) if signature.name == name)
 
 
 def _longest_host_gap_ns(run: Run) -> int:
@@ -94,7 +89,7 @@ def test_fp16_scales_the_loss_and_takes_every_step(tmp_path: Path) -> None:
 
 def test_another_fused_optimizer_needs_no_compiler(tmp_path: Path) -> None:
     run = record(tmp_path, 1, TRAIN, "--stage", "1", "--steps", "1", "--optimizer", "Lion")
-    assert "deepspeed::multi_tensor_lion" in names(run)
+    assert "deepspeed::multi_tensor_lion" in kernels(run)
     assert (
         peak_allocated_bytes(run) >= (2 + 2 + 4 + 4) * NUM_PARAMETERS
     )  # parameters, gradients, master copy, one moment
@@ -136,10 +131,6 @@ def with_option(out: Path, option: str) -> Run:
     return record(out, 2, str(SCRIPTS / "deepspeed_options.py"), option)
 
 
-def launched(run: Run, name: str) -> int:
-    return sum(run.signatures[n].name == name for n in run.ranks[0].signature if n >= 0)
-
-
 def test_parameters_in_host_memory_are_copied_before_each_gather(tmp_path: Path) -> None:
     """ZeRO-Infinity (Rajbhandari et al., 2021, section 5.1.1): each rank brings its partition over its own PCIe link,
     forward and backward, then all gather."""
@@ -160,7 +151,7 @@ def test_quantized_weights_are_gathered_in_8_bits(tmp_path: Path) -> None:
     gathers = STEPS * 2 * NUM_PARAMETERS  # numbers in all: forward and backward
     assert sizes["int8"] > 0 and sizes["int8"] + sizes["bfloat16"] // 2 == gathers
     assert 0 < sizes["float32"] < sizes["int8"] / 100
-    assert {"deepspeed::quantize", "deepspeed::dequantize"} <= names(run)
+    assert {"deepspeed::quantize", "deepspeed::dequantize"} <= kernels(run).keys()
 
 
 def test_sparse_gradients_of_an_embedding_are_gathered(tmp_path: Path) -> None:
@@ -173,12 +164,12 @@ def test_sparse_gradients_of_an_embedding_are_gathered(tmp_path: Path) -> None:
 
 def test_activation_checkpointing_repeats_the_forward_pass(tmp_path: Path) -> None:
     run = with_option(tmp_path, "checkpointing")
-    assert launched(run, "aten::mm") == STEPS * LAYERS * (1 + 1 + 2)  # forward, again, two gradients
+    assert kernels(run)["aten::mm"] == STEPS * LAYERS * (1 + 1 + 2)  # forward, again, two gradients
 
 
 def test_lamb_needs_no_compiler(tmp_path: Path) -> None:
     run = with_option(tmp_path, "lamb")
-    assert launched(run, "deepspeed::lamb") >= STEPS
+    assert kernels(run)["deepspeed::lamb"] >= STEPS
 
 
 def test_compiled_layers_communicate_as_eager_ones(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from recording import record
+from recording import launches, record
 
 from phantora.trace.model import Run
 
@@ -179,7 +179,7 @@ def test_flash_attention_of_the_stand_in(tmp_path: Path) -> None:
     """transformers looks for the distribution of flash_attn. A padded batch is packed: 2 x 64 - 10 tokens."""
     (tmp_path / "flash.py").write_text(FLASH)
     run = record(tmp_path / "out", 1, str(tmp_path / "flash.py"))
-    found = [run.signatures[number] for number in run.ranks[0].signature if number >= 0]
+    found = launches(run)
     for direction in ("forward", "backward"):
         assert sum(signature.name == f"flash_attn::flash_attention_{direction}" for signature in found) == 2 * 2
     assert any(

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from recording import record, volume
+from recording import launches, record, volume
 
 from phantora.trace.model import Run
 
@@ -74,8 +74,7 @@ dist.destroy_process_group()
 
 def gathers(run: Run, rank: int) -> Counter[tuple[int, ...]]:
     """Shapes that index_select gathered -> how often."""
-    found = (run.signatures[number] for number in run.ranks[rank].signature if number >= 0)
-    return Counter(signature.outputs[0][1] for signature in found if signature.name == "aten::index_select")
+    return Counter(signature.outputs[0][1] for signature in launches(run, rank) if signature.name == "aten::index_select")
 
 
 def test_whole_graph(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from recording import communicated, record
+from recording import communicated, launches, record
 
 from phantora.cluster import load_cluster
 from phantora.trace.model import Run
@@ -22,8 +22,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def copies(run: Run, name: str) -> Counter[int]:
     """bytes -> how often, of one rank."""
-    kinds = [run.signatures[s] for s in run.ranks[0].signature if s >= 0]
-    return Counter(kind.bytes for kind in kinds if kind.name == name)
+    return Counter(kind.bytes for kind in launches(run) if kind.name == name)
 
 
 def test_each_peer_is_read_once(run: Run) -> None:
@@ -36,8 +35,7 @@ def test_each_peer_is_read_once(run: Run) -> None:
 
 def test_products_are_cut_into_chunks(run: Run) -> None:
     """One product of a shard's rows for each rank, in both operators."""
-    kinds = [run.signatures[s] for s in run.ranks[0].signature if s >= 0]
-    products = Counter(kind.flops for kind in kinds if kind.name == "aten::mm")
+    products = Counter(kind.flops for kind in launches(run) if kind.name == "aten::mm")
     assert products == {2 * ROWS * INNER * COLUMNS: 2 * 4}
 
 

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from recording import communicated, record, volume
+from recording import communicated, kernels, record, volume
 from titan_runs import (
-    ACTIVATIONS, BATCH, D, FSDP_GATHERS, FSDP_SCATTERS, LAYER, LAYERS, SEQUENCE, STEPS, WITHOUT_GRAPHS, arguments_of, assets, kernels,
+    ACTIVATIONS, BATCH, D, FSDP_GATHERS, FSDP_SCATTERS, LAYER, LAYERS, SEQUENCE, STEPS, WITHOUT_GRAPHS, arguments_of, assets,
     large, needs_torchtitan, times, titan,
 )  # fmt: skip
 

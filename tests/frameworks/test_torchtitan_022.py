@@ -10,8 +10,8 @@ import os
 from pathlib import Path
 
 import pytest
-from recording import communicated, record
-from titan_runs import ACTIVATIONS, BATCH, FSDP_GATHERS, FSDP_SCATTERS, LAYERS, SEQUENCE, STEPS, assets, kernels, large, times
+from recording import communicated, kernels, record
+from titan_runs import ACTIVATIONS, BATCH, FSDP_GATHERS, FSDP_SCATTERS, LAYERS, SEQUENCE, STEPS, assets, large, times
 
 from phantora.trace.model import Run
 

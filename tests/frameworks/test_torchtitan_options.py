@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.util
 
 import pytest
-from recording import communicated
+from recording import communicated, kernels
 from titan_runs import (
-    FSDP_GATHERS, FSDP_SCATTERS, LAYER, LAYERS, PARAMETERS, STEPS, assets, kernels, large, needs_torchtitan, times, titan,
+    FSDP_GATHERS, FSDP_SCATTERS, LAYER, LAYERS, PARAMETERS, STEPS, assets, large, needs_torchtitan, times, titan,
 )  # fmt: skip
 
 pytestmark = needs_torchtitan

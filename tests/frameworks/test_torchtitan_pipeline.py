@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from recording import communicated
-from titan_runs import ACTIVATIONS, BATCH, D, SEQUENCE, STEPS, WITHOUT_GRAPHS, kernels, needs_torchtitan, titan
+from recording import communicated, kernels
+from titan_runs import ACTIVATIONS, BATCH, D, SEQUENCE, STEPS, WITHOUT_GRAPHS, needs_torchtitan, titan
 
 pytestmark = needs_torchtitan
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from megatron_arguments import PRETRAIN, PRETRAIN_ARGUMENTS
-from recording import communicated, record
+from recording import communicated, kernels, record
 
 from phantora.trace.model import Run
 
@@ -37,10 +37,6 @@ def pretrain(out: Path, *arguments: str) -> Run:
     return record(out, 2, PRETRAIN, *PRETRAIN_ARGUMENTS, *options)
 
 
-def names(run: Run) -> set[str]:
-    return {signature.name for signature in run.signatures}
-
-
 def test_sequence_parallel(tmp_path: Path) -> None:
     """As Korthikanti et al., 2022, section 4.2.2 (see test_megatron.py); and the norms' gradients, which each rank has
     a part of."""
@@ -49,7 +45,7 @@ def test_sequence_parallel(tmp_path: Path) -> None:
     assert communicated(run, "all_gather", BOTH)[ACTIVATION_BYTES] == micro_batches * (6 * LAYERS + 3)
     assert communicated(run, "reduce_scatter", BOTH)[ACTIVATION_BYTES] == micro_batches * (4 * LAYERS + 2)
     assert communicated(run, "all_reduce", BOTH)[(2 * LAYERS + 1) * 256 * 4] == STEPS
-    assert {"transformer_engine::fused_attention_forward", "multi_tensor::adam"} <= names(run)
+    assert {"transformer_engine::fused_attention_forward", "multi_tensor::adam"} <= kernels(run).keys()
 
 
 def test_context_parallel_passes_keys_and_values_round_a_ring(tmp_path: Path) -> None:

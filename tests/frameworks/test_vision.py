@@ -8,7 +8,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from recording import communicated, record, volume
+from recording import communicated, kernels, record, volume
 
 # Published sizes: ResNet-50 25,557,032 parameters and 53,120 running means and variances in 53 batch norms (He et al., 2016,
 # table 1; torchvision's model page), ViT-B/16 86,567,656 (Dosovitskiy et al., 2021, table 1; torchvision's model page).
@@ -85,8 +85,7 @@ def test_ddp_all_reduces_fp32_gradients(library: str, model: str, parameters: in
     if model == "resnet50":  # parameters and running statistics at the start, the statistics again before each step
         assert communicated(run, "broadcast", (0, 1))[4 * (parameters + RESNET50_BUFFERS)] == 1
         assert communicated(run, "broadcast", (0, 1))[4 * RESNET50_BUFFERS] == 2
-    convolutions = sum(1 for s in run.ranks[0].signature if s >= 0 and run.signatures[s].name == "aten::convolution")
-    assert convolutions == 2 * (RESNET50_NORMS if model == "resnet50" else 1)
+    assert kernels(run)["aten::convolution"] == 2 * (RESNET50_NORMS if model == "resnet50" else 1)
 
 
 def test_sync_batch_norm(tmp_path: Path) -> None:
@@ -115,8 +114,7 @@ def test_unet_of_stable_diffusion(tmp_path: Path) -> None:
         pytest.skip("diffusers is not installed")
     run = record(tmp_path / "out", 1, write(tmp_path, UNET))
     trace = run.ranks[0]
-    names = [run.signatures[s].name for s in trace.signature if s >= 0]
-    assert names.count("aten::convolution") == names.count("aten::convolution_backward") > 0
+    assert kernels(run)["aten::convolution"] == kernels(run)["aten::convolution_backward"] > 0
     begin, end = trace.mark_ns[0], trace.mark_ns[1]
     rows = [run.signatures[s] for s, start in zip(trace.signature, trace.start_ns) if s >= 0 and begin <= start <= end]
     assert sum(row.flops for row in rows if row.family in ("gemm", "convolution")) / (2 * 339e9) == pytest.approx(
@@ -130,6 +128,5 @@ def test_operators_of_torchvision(tmp_path: Path) -> None:
     if importlib.util.find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed")
     run = record(tmp_path / "out", 1, write(tmp_path, REGIONS))
-    names = [run.signatures[s].name for s in run.ranks[0].signature if s >= 0]
     for name in ("roi_align", "_roi_align_backward", "deform_conv2d", "_deform_conv2d_backward", "nms"):
-        assert names.count(f"torchvision::{name}") == 1
+        assert kernels(run)[f"torchvision::{name}"] == 1

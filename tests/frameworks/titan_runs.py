@@ -85,8 +85,3 @@ def times(counts: dict[int, int], factor: int) -> Counter[int]:
 def large(counts: Counter[int], at_least: int = 1024) -> Counter[int]:
     """Without losses, gradient norms and token counts."""
     return Counter({size: count for size, count in counts.items() if size >= at_least})
-
-
-def kernels(run: Run, rank: int = 0) -> Counter[str]:
-    """Name of an operator -> how often a rank launched it."""
-    return Counter(run.signatures[s].name for s in run.ranks[rank].signature if s >= 0)

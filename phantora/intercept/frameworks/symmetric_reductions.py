@@ -66,10 +66,6 @@ def _copied_and_reduced_out(buffer: Tensor, local_input: Tensor, op: str, group_
     return _reduced_out(local_input, op, group_name, out)
 
 
-def _two_shot_out(input: Tensor, reduce_op: str, group_name: str, output: Tensor) -> Tensor:
-    return _communicate("all_reduce", input, output, group_name, reduce_op)
-
-
 def _gathered_out(input: Tensor, group_name: str, out: Tensor) -> Tensor:
     return _communicate("all_gather", out, out, group_name)
 
@@ -84,7 +80,7 @@ _KERNELS = {
     "one_shot_all_reduce_copy": _copied_and_reduced,
     "one_shot_all_reduce_copy_out": _copied_and_reduced_out,
     "two_shot_all_reduce_": _reduced_in_place,
-    "two_shot_all_reduce_out": _two_shot_out,
+    "two_shot_all_reduce_out": _reduced_out,
     "multimem_all_reduce_": _reduced_in_place,
     "multimem_one_shot_all_reduce": _reduced,
     "multimem_one_shot_all_reduce_out": _reduced_out,
