@@ -278,7 +278,7 @@ def test_recurrent_layers_are_chains_of_steps(h200: Pricer) -> None:
         out = contiguous((steps, 64, 200), F32)
         return call("_cudnn_rnn", out, input=out, mode=2, hidden_size=200, num_layers=1)
 
-    assert ns(h200, lstm(35)) == pytest.approx(385e3, rel=0.1)
+    assert ns(h200, lstm(35)) == pytest.approx(385e3, rel=0.15)
     assert ns(h200, lstm(140)) == pytest.approx(4 * ns(h200, lstm(35)), rel=0.15)
 
 
