@@ -1,12 +1,13 @@
 """Simulated training steps beside measured ones: step time, GPU busy time, kernels, peak memory.
 
 usage: python -m phantora.validation hardware [CASE ...] [--cases FILE] [--workloads train_bench.py]
-       [--cluster lab-h200] [--json] [--out DIR]
+       [--own-process] [--cluster lab-h200] [--json] [--out DIR]
 
 Each case runs twice under `phantora record-and-simulate`, with two and with four steps: the difference is two steps
 without the construction of the model. Cases of train_bench.py were measured in one process, where a case begins with
 what the ones before it left in the caching allocator; their memory is therefore that of a third run, with all of them up
-to the last chosen one in the order of the file. Which time counts depends on what bounds the measured step: the GPU (busy for
+to the last chosen one in the order of the file (with --own-process each was measured by itself: those of model_zoo.py in
+validation/data/h200/zoo.jsonl). Which time counts depends on what bounds the measured step: the GPU (busy for
 more than 85 % of it), the host, or the CPU that draws the step's data. Exit code 1 when a case failed or a limit is
 exceeded; the limits are those of LIMITS.
 """
@@ -209,6 +210,7 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
         "--cases", "--measured", type=Path, dest="file", help="measured cases (default: the shared ones)"
     )
     parser.add_argument("--workloads", type=Path, help="the script that has the cases (default: the shared one)")
+    parser.add_argument("--own-process", action="store_true", help="each case was measured in a process of its own")
     parser.add_argument("--cluster", default="lab-h200")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
     parser.add_argument("--out", type=Path, help="keep the runs here")
@@ -225,7 +227,7 @@ def _compare(options: argparse.Namespace, folder: Path) -> Iterable[Compared | s
     last = max(list(known).index(case) for case in chosen)
     together = [case for case in list(known)[: last + 1] if is_train_bench_case(case)]
     peaks: dict[str, Figures] = {}
-    if len(together) > 1:
+    if len(together) > 1 and not options.own_process:
         try:
             workload = workload_of_all(together, options.workloads)
             peaks = memory_in_one_process(workload, options.cluster, folder)

@@ -39,8 +39,10 @@ KERNEL_GAP_NS = 700
 # 0.78 to 0.84 us in loops of the same kernels (validation/data/h200/gaps.json).
 STEP_GAP_NS = 1060
 
-# Share of the nominal memory bandwidth that a streaming kernel reaches: 4.39 of 4.8 TB/s for a large add on an H200.
+# Share of the nominal memory bandwidth that a streaming kernel reaches: 4.39 of 4.8 TB/s for a large add on an H200, 3.1 of
+# 3.35 on an H100, but 1.72 to 1.75 of 2.04 on an A100 (Vidur's additions of 2,048 to 4,096 tokens).
 STREAM_EFFICIENCY = 0.915
+_STREAM_EFFICIENCY_OF = {(8, 0): 0.855}
 
 # SMs of the GPU on which instruction rates (elements/s of a kernel bound by its address arithmetic) were observed.
 _RATED_SMS = 132
@@ -53,9 +55,10 @@ class Roof:
 
     def __init__(self, gpu: GpuFigures) -> None:
         self.num_sms = int(gpu.num_sms)
-        self.bytes_per_ns = float(gpu.memory_bytes_per_s) * STREAM_EFFICIENCY / 1e9
-        self.l2_bytes = int(gpu.l2_bytes)
         self.capability = capability(gpu.compute_capability)
+        efficiency = _STREAM_EFFICIENCY_OF.get(self.capability, STREAM_EFFICIENCY)
+        self.bytes_per_ns = float(gpu.memory_bytes_per_s) * efficiency / 1e9
+        self.l2_bytes = int(gpu.l2_bytes)
         self.generation = self.capability[0]
         self._flops_per_ns = {dtype: float(flops) / 1e9 for dtype, flops in gpu.peak_flops.items() if flops}
         self._sm_share = self.num_sms / _RATED_SMS

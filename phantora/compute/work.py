@@ -63,6 +63,15 @@ def is_contiguous(tensor: TensorSpec) -> bool:
     return True
 
 
+def contiguous_like(tensor: TensorSpec) -> TensorSpec:
+    """`tensor` with the strides of an ordinary tensor."""
+    strides, step = [], 1
+    for size in reversed(tensor.shape):
+        strides.append(step)
+        step *= size
+    return TensorSpec(tensor.shape, tuple(reversed(strides)), tensor.dtype, tensor.device)
+
+
 def is_dense(tensor: TensorSpec) -> bool:
     """Its elements fill one block of memory in some order (contiguous, channels_last, or a transposed view)."""
     expected = 1

@@ -50,7 +50,8 @@ class _Signature:
     recipes: list[Recipe] | None
     is_computable: bool  # all inputs and outputs are small enough to carry contents
     writes_small: bool
-    stand_in_dtype: torch.dtype | None  # of the single number that it makes
+    stand_in_dtype: torch.dtype | None  # of the single number that it makes, or of the counts
+    num_counted: int  # elements of a mask that each number of the result counts; 0: it counts none
     philox_increment: int
     needs_workspace: bool
     temporaries: tuple[int, ...]
@@ -91,9 +92,7 @@ class Kernel:
         if signature.is_computable or signature.writes_small or self.hidden_writes:
             self._follow_contents(signature, args, kwargs, results)
         if signature.stand_in_dtype is not None and results is not None and not native.shadow_has(results[0]):
-            contents.write_stand_in(
-                results[0], unknown_values.scalar_result(self.schema.name, signature.stand_in_dtype)
-            )
+            contents.write_stand_in(results[0], self._stand_in(signature))
         return self._returned(args, kwargs, results)
 
     def _make(self, signature: _Signature, leaves: list[Tensor], device: int) -> list[Any]:
@@ -159,12 +158,14 @@ class Kernel:
         if self._has_work(leaves, written, outputs):
             number = session.register_price(op_call(self.schema, args, kwargs, outputs, flags_of(self.name)))
         sized = written if recipes is None else outputs
+        num_counted = self._num_counted(leaves, outputs)
         return _Signature(
             number=number,
             recipes=recipes,
             is_computable=is_computable and not self.is_random,
             writes_small=any(t.is_cuda and contents.is_small(t) for t in written),
-            stand_in_dtype=self._stand_in_dtype(recipes, outputs),
+            stand_in_dtype=outputs[0].dtype if num_counted else self._stand_in_dtype(recipes, outputs),
+            num_counted=num_counted,
             philox_increment=random_offsets.increment(self.base_name, self.schema, args, kwargs, sized)
             if self.is_random
             else 0,
@@ -185,10 +186,24 @@ class Kernel:
             return None
         return outputs[0].dtype if outputs[0].dim() == 0 else None
 
+    def _num_counted(self, leaves: list[Tensor], outputs: list[Tensor]) -> int:
+        """Elements of a mask behind each number of a small result of `sum`: what a mask selects, it also counts."""
+        if self.base_name != "sum" or len(outputs) != 1 or len(leaves) != 1 or leaves[0].dtype != torch.bool:
+            return 0
+        return leaves[0].numel() // outputs[0].numel() if outputs[0].numel() and contents.is_small(outputs[0]) else 0
+
+    def _stand_in(self, signature: _Signature) -> Any:
+        """For contents.write_stand_in, of a signature with a stand_in_dtype."""
+        if signature.num_counted:
+            return unknown_values.num_selected(signature.num_counted)
+        return unknown_values.scalar_result(self.schema.name, signature.stand_in_dtype)  # type: ignore[arg-type]
+
     def _leave_plan(self, signature: _Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Tell native code how to repeat this signature whenever its contents cannot be computed."""
         if signature.is_computable and any(not t.numel() for t in tensors_in(args, kwargs)):
             return  # contents of tensors without elements are always known, which native code does not see
+        if signature.num_counted:
+            return  # plans know stand-ins of single numbers only
         outs = None if signature.number < 0 or self.hidden_writes else self._plan_outputs(signature)
         made = (r for r in signature.recipes or () if isinstance(r, (New, NewList)))
         is_large = not signature.writes_small and not any(_is_small_recipe(r) for r in made)
@@ -210,8 +225,7 @@ class Kernel:
             else:
                 return None
         if signature.stand_in_dtype is not None:
-            value = unknown_values.scalar_result(self.schema.name, signature.stand_in_dtype)
-            outs[0] = (outs[0], torch.tensor(value, dtype=signature.stand_in_dtype, device="cpu"))
+            outs[0] = (outs[0], torch.tensor(self._stand_in(signature), dtype=signature.stand_in_dtype, device="cpu"))
         return outs
 
     # ------------------------------------------------------------------ contents

@@ -64,17 +64,43 @@ def _run(
     bidirectional: bool, batch_first: bool, batch_sizes: list[int],
 ) -> Any:  # fmt: skip
     states = [hx] if isinstance(hx, Tensor) else list(hx)
+    buffer: Tensor | None = None
+    if torch.is_autocast_enabled("cuda"):
+        buffer, params = _cast_weights(params)
+        input, states = _cast(input), [_cast(state) for state in states]
     hidden = states[0]
     cell = states[1] if mode is Mode.LSTM else None
     hidden_size = (cell if cell is not None else hidden).shape[-1]
     proj_size = hidden.shape[-1] if hidden.shape[-1] != hidden_size else 0
     num_directions = 2 if bidirectional else 1
     result = _aten._cudnn_rnn.default(
-        input, params, len(params) // (num_layers * num_directions), flat_weights(params), hidden, cell, int(mode),
+        input, params, len(params) // (num_layers * num_directions), flat_weights(params) if buffer is None else buffer, hidden, cell, int(mode),
         hidden_size, proj_size, num_layers, batch_first, dropout, train, bidirectional, batch_sizes,
         _dropout_state(input.get_device(), dropout, train),
     )  # fmt: skip
     return result[:3] if mode is Mode.LSTM else result[:2]
+
+
+def _cast(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.float16) if tensor.is_floating_point() else tensor
+
+
+def _cast_weights(params: list[Tensor]) -> tuple[Tensor | None, list[Tensor]]:
+    """_cudnn_rnn_cast_reflatten (aten/src/ATen/cudnn/AutocastRNN.cpp, which a CPU build lacks): under autocast cuDNN gets
+    float16, whatever autocast's dtype, in one new buffer that every weight is copied into at every call."""
+    first = params[0]
+    if first.dtype is torch.float16:
+        return None, params
+    buffer = torch.zeros(sum(p.numel() for p in params), dtype=torch.float16, device=first.device)
+    views, offset = [], 0
+    for param in params:
+        # No view of the buffer for autograd: each weight's gradient is cast back by itself.
+        view = torch.empty(0, dtype=torch.float16, device=first.device)
+        view.set_(buffer.untyped_storage(), offset, param.shape, param.stride())  # type: ignore[call-overload]
+        view.copy_(param)
+        views.append(view)
+        offset += param.numel()
+    return buffer, views
 
 
 def flat_weights(params: list[Tensor]) -> Tensor:

@@ -12,7 +12,7 @@ report.
 | a boolean element                      | `boolean` (False) |
 | `all(...)`, `any(...)`                 | True, False |
 | `equal(a, b)`                          | True (two tensors that nobody knows) |
-| how many elements a mask selects       | `density` (1.0) of them |
+| how many elements a mask selects, `sum` of a mask | `density` (1.0) of them |
 | distinct values (`unique`)             | every element is distinct |
 | `topk` of unknown scores               | of up to `most_experts` classes: spread as `--moe-routing` says, evenly, row after row |
 | an integer compared with a known one   | they differ (`comparisons`): no sampled token is the end of its text |

@@ -26,7 +26,8 @@ from torch import Tensor
 
 from phantora.intercept.flags import GEMMS, flags_of
 from phantora.memory import convolution
-from phantora.memory.temporaries import attention_backward_bytes, embedding_backward_bytes, sort_bytes
+from phantora.compute.families.rnn import walks_through_time
+from phantora.memory.temporaries import attention_backward_bytes, embedding_backward_bytes, recurrent_bytes, sort_bytes
 
 native: Any = sys.modules["phantora_native"]
 
@@ -43,6 +44,8 @@ _TAKES_CUBLAS = frozenset(
 _ATTENTION_BACKWARD = frozenset(
     ("_scaled_dot_product_cudnn_attention_backward", "_scaled_dot_product_flash_attention_backward")
 )
+
+_SOFTMAXES = frozenset(("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data"))
 
 _workspaces: dict[tuple[int, int, int, bool], Tensor] = {}
 
@@ -69,6 +72,8 @@ def temporaries(operator: str, arguments: dict[str, Any], outputs: list[Tensor])
         return _convolution_bytes(arguments, outputs[0])
     if operator == "convolution_backward":
         return _convolution_backward_bytes(arguments)
+    if operator in ("_cudnn_rnn", "_cudnn_rnn_backward"):
+        return _recurrent_bytes(operator, arguments)
     after_last = _behind_the_last_result(operator, arguments)
     return (*(0 for _ in outputs[1:]), after_last) if after_last and outputs else ()
 
@@ -85,10 +90,39 @@ def _behind_the_last_result(operator: str, arguments: dict[str, Any]) -> int:
         query, key = arguments["query"], arguments["key"]
         if query.dim() == key.dim() == 4:
             return attention_backward_bytes(tuple(query.shape), tuple(key.shape), query.element_size())
+    if operator in _SOFTMAXES:  # an input with other strides is copied first (SoftMax.cu)
+        given = (arguments.get(name) for name in ("self", "grad_output", "output"))
+        return sum(t.nbytes for t in given if isinstance(t, Tensor) and t.dim() > 1 and not t.is_contiguous())
+    if operator == "roll" and len(arguments["dims"]) > 1:  # one dimension after the other
+        return arguments["self"].nbytes
     if operator == "sort" and arguments["self"].dim():
         values = arguments["self"]
         return sort_bytes(tuple(values.shape), arguments.get("dim", -1), values.element_size())
     return 0
+
+
+def _recurrent_bytes(operator: str, arguments: dict[str, Any]) -> tuple[int, ...]:
+    """While the reserve space is made (forward), or the gradients of the weights (backward): the fourth result."""
+    source, layers = arguments["input"], int(arguments["num_layers"])
+    directions = 2 if arguments["bidirectional"] else 1
+    rows = source.numel() // max(source.shape[-1], 1)
+    hidden, item_bytes = int(arguments["hidden_size"]), source.element_size()
+    backward = operator.endswith("backward")
+    walks = walks_through_time(
+        str(source.dtype).removeprefix("torch."), int(arguments["mode"]), hidden, source.shape[-1],
+        rows // max(_num_steps(arguments), 1), layers * directions, packed=bool(arguments["batch_sizes"]),
+    )  # fmt: skip
+    num_bytes = recurrent_bytes(
+        rows * hidden * directions * item_bytes, sum(w.numel() for w in arguments["weight"]) * item_bytes, layers, directions,
+        backward=backward, training=bool(arguments["train"]), walks_through_time=walks,
+    )  # fmt: skip
+    return (0, 0, 0, num_bytes) if backward else (0, 0, 0, num_bytes, 0)
+
+
+def _num_steps(arguments: dict[str, Any]) -> int:
+    if arguments["batch_sizes"]:
+        return len(arguments["batch_sizes"])
+    return arguments["input"].shape[1 if arguments["batch_first"] else 0]
 
 
 def _convolution_bytes(arguments: dict[str, Any], output: Tensor) -> tuple[int, ...]:

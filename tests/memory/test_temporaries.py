@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from phantora.compute.families.rnn import walks_through_time
 from phantora.memory.convolution import Convolution, forward_bytes, weight_gradient_bytes
-from phantora.memory.temporaries import attention_backward_bytes, embedding_backward_bytes, sort_bytes
+from phantora.memory.temporaries import (
+    attention_backward_bytes,
+    embedding_backward_bytes,
+    recurrent_bytes,
+    sort_bytes,
+)
 
 MEASURED = json.loads((Path(__file__).parents[2] / "validation/data/h200/memory.json").read_text())["temporaries"]
 MIB = 1 << 20
@@ -74,3 +81,46 @@ def test_convolutions_on_tensor_cores() -> None:
             model = weight_gradient_bytes if direction == "wgrad" else forward_bytes
             near.append(abs(model(described(found)) - measured) <= 10 * MIB)
     assert len(near) > 160 and sum(near) >= 0.88 * len(near)
+
+
+RECURRENT = [json.loads(line) for line in (Path(__file__).parents[2] / "validation/data/h200/recurrent_memory.jsonl").read_text().splitlines()]
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+
+
+def walks(found: dict[str, Any]) -> bool:
+    mode = {"RNN": 1, "LSTM": 2, "GRU": 3}[found["kind"]]
+    chains = found["layers"] * (2 if found["bidirectional"] else 1)
+    return walks_through_time(found["dtype"], mode, found["hidden"], found["input"], found["batch"], chains, packed=False)
+
+
+def recurrent_workspaces(found: dict[str, Any]) -> tuple[int, int, int]:
+    """(forward, backward, weights), bytes."""
+    directions, size = 2 if found["bidirectional"] else 1, BYTES[found["dtype"]]
+    hidden, width = found["hidden"], found["input"]
+    layer = found["steps"] * found["batch"] * hidden * directions * size
+    inputs = [width, *[hidden * directions] * (found["layers"] - 1)]
+    weights = sum(GATES[found["kind"]] * hidden * directions * (one + hidden + 2) for one in inputs) * size
+    forward, backward = (
+        recurrent_bytes(
+            layer, weights, found["layers"], directions, backward=back, training=found["training"], walks_through_time=walks(found)
+        )
+        for back in (False, True)
+    )
+    return forward, backward, weights
+
+
+def test_recurrent_layers() -> None:
+    """270 layers; the backward pass was measured with what it returns: gradients of the weights and of the input."""
+    forward, backward, largest = [], [], 0.0
+    for found in RECURRENT:
+        if found["kind"] == "RNN" and (found["hidden"] <= 384 or walks(found)):
+            continue  # other kernels, with smaller workspaces
+        modelled, modelled_back, weights = recurrent_workspaces(found)
+        forward.append(abs(modelled / found["forward_bytes"] - 1))
+        if found["training"]:
+            largest = max(largest, forward[-1])
+            given = found["steps"] * found["batch"] * found["input"] * BYTES[found["dtype"]]
+            backward.append(abs((modelled_back + weights + given) / found["backward_bytes"] - 1))
+    assert statistics.median(forward) < 0.04 and largest < 0.2
+    assert statistics.median(backward) < 0.04 and max(backward) < 0.2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phantora.compute.call import OpCall
+from phantora.compute.call import OpCall, TensorSpec
 from phantora.compute.families.elementwise import pointwise
 from phantora.compute.families.streaming import items, stream
 from phantora.compute.work import (
@@ -11,6 +11,7 @@ from phantora.compute.work import (
     first_tensor,
     flag,
     inputs,
+    is_channels_last,
     is_contiguous,
     item_bytes,
     nbytes,
@@ -43,7 +44,7 @@ _FILLS = ("fill_", "fill", "zero_", "zeros", "ones", "full", "zeros_like", "ones
           "new_full", "new_ones",
           "arange", "range", "linspace", "logspace", "eye", "scalar_tensor", "memset", "tril_indices", "triu_indices")
 # fmt: on
-_SHUFFLES = ("flip", "roll", "rot90", "tril", "triu", "pixel_shuffle", "channel_shuffle", "col2im", "im2col")
+_SHUFFLES = ("flip", "rot90", "tril", "triu", "pixel_shuffle", "channel_shuffle", "col2im", "im2col")
 _TRANSFERS = ("memcpy_h2d", "memcpy_d2h", "memcpy_p2p")
 NAMES = _COPIES + _JOINS + _FILLS + _TRANSFERS
 
@@ -80,6 +81,8 @@ def _copy(call: OpCall, name: str) -> tuple[Work, ...]:
         kind = "memcpy_h2d" if sources[0].device == "cpu" else "memcpy_d2h"
         return (transfer(kind, min(nbytes(sources[0]), nbytes(targets[0])), pinned=bool(flag(call, "pinned", False))),)
     source, target = sources[0], targets[0]
+    if name == "roll":
+        return _roll(call, source, target)
     if name in _SHUFFLES or numel(source) != numel(target):  # padding, repetition, a slice written into zeros
         moved = nbytes(source) + nbytes(target)
         return (items(FAMILY, name, numel(target), moved, op=str(item_bytes(target.dtype)), like="offsets-2d-1"),)
@@ -91,15 +94,24 @@ def _copy(call: OpCall, name: str) -> tuple[Work, ...]:
     return (work,)
 
 
+def _roll(call: OpCall, source: TensorSpec, target: TensorSpec) -> tuple[Work, ...]:
+    """A kernel for each dimension (roll_common of native/TensorTransformations.h)."""
+    dims = call.arg("dims")
+    kernels = max(len(dims), 1) if isinstance(dims, tuple) else 1
+    moved = nbytes(source) + nbytes(target)
+    return (items(FAMILY, "roll", numel(target), moved, op=str(item_bytes(target.dtype)), like="offsets-2d-1"),) * kernels
+
+
 def _join(call: OpCall) -> tuple[Work, ...]:
-    """Contiguous parts are copied 16 bytes at a time, views element by element; up to 64 parts fit one kernel."""
+    """Contiguous parts (or all in channels-last) are copied 16 bytes at a time, views element by element; up to 64 parts
+    fit one kernel."""
     targets = written(call)
     parts = [t for t in read(call) if numel(t)]
     moved = sum(map(nbytes, parts)) + sum(map(nbytes, targets))
     kernels = max(-(-max(len(parts), len(targets)) // 64), 1)
     if not targets:
         return ()
-    if all(map(is_contiguous, parts)):
+    if all(map(is_contiguous, parts)) or all(map(is_channels_last, (*parts, *targets))):
         return (stream(FAMILY, (f"cat{min(kernels, 2)}", "clone"), targets[0].dtype, moved, num_kernels=kernels),)
     return (
         items(

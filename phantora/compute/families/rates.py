@@ -52,6 +52,8 @@ RATES: dict[str, tuple[float, float, float]] = {
     "max_pool2d_with_indices_backward-nchw": (4900.0, 9.1e+10, 0.0),
     "max_pool2d_with_indices_backward-nhwc": (9700.0, 1.6e+11, 0.0),
     "multinomial": (49000.0, 1.6e+11, 3.9),
+    "nll_loss2d": (5500.0, 2.5e+10, 0.0),
+    "nll_loss2d_backward": (5500.0, 1.5e+10, 0.0),
     "nonzero": (11000.0, 1.4e+11, 0.0),
     "normal_": (4500.0, 4.5e+11, 0.0),
     "offsets-1d-1": (2100.0, 1e+16, 1.0),
@@ -94,6 +96,8 @@ RATES: dict[str, tuple[float, float, float]] = {
 
 # kind: (fixed ns, ns per row, ns per column, ns per element, times that its bytes cross memory).
 ROW_RATES: dict[str, tuple[float, float, float, float, float]] = {
+    "ctc_loss": (2000.0, 0.0, 530.0, 0.0, 0.0),
+    "ctc_loss_backward": (4000.0, 0.0, 1050.0, 0.0, 0.0),
     "group_norm": (6600.0, 5.8, 0.48, 0.003, 1.9),
     "group_norm_backward": (14000.0, 20.0, 0.014, 0.0054, 1.1),
     "layer_norm": (2500.0, 0.96, 1.1, 0.0, 2.8),

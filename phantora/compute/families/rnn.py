@@ -33,7 +33,7 @@ NAMES = ("_cudnn_rnn", "_cudnn_rnn_backward", "lstm", "gru", "rnn_tanh", "rnn_re
          "miopen_rnn_backward",
          "_cudnn_rnn_flatten_weight", "_cudnn_init_dropout_state", *_CELLS)
 # fmt: on
-WEIGHTS = (1.0, 1.0, 1.0, 1.0)
+WEIGHTS = (1.0,) * 6
 
 _GATES = {0: 1, 1: 1, 2: 4, 3: 3}  # cuDNN modes: RNN_RELU, RNN_TANH, LSTM, GRU
 _LSTM = 2
@@ -127,12 +127,22 @@ def _persistent(
     """Who asks for one kernel that walks through time, if anyone does."""
     if mode < _LSTM and hidden <= _SMALL_UNITS[direction]:
         return "small"
-    aligned = hidden % 128 == 0 and source.shape[-1] % 128 == 0 and batch % 8 == 0
-    fitting = chains == 1 and hidden <= 1024 and batch <= 128 and not call.arg("batch_sizes")
-    allowed = mode == _LSTM or (mode < _LSTM and (batch < 96 or hidden < 896))
-    if source.dtype == "float16" and aligned and fitting and allowed:
+    if walks_through_time(source.dtype, mode, hidden, source.shape[-1], batch, chains, packed=bool(call.arg("batch_sizes"))):
         return "torch"
     return "cudnn" if hidden <= 128 and direction == "forward" else None
+
+
+def walks_through_time(
+    dtype: str, mode: int, hidden: int, width: int, batch: int, chains: int, *, packed: bool
+) -> bool:
+    """Whether torch asks for CUDNN_RNN_ALGO_PERSIST_STATIC (use_persist_common_heuristics, use_persist_device_heuristics).
+
+    chains: layers x directions.
+    """
+    aligned = hidden % 128 == 0 and width % 128 == 0 and batch % 8 == 0
+    fits = chains == 1 and hidden <= 1024 and batch <= 128
+    is_fast = mode == _LSTM or (mode < _LSTM and (batch < 96 or hidden < 896))
+    return dtype == "float16" and not packed and aligned and fits and is_fast
 
 
 def _steps(call: OpCall, source: TensorSpec) -> tuple[int, int]:

@@ -106,6 +106,22 @@ def recurrent():
 
 
 @probe
+def autocast_gives_recurrent_layers_float16():
+    """_cudnn_rnn_cast_reflatten of aten/src/ATen/cudnn/AutocastRNN.cpp: float16 whatever autocast's dtype."""
+    lstm, x = nn.LSTM(16, 32, 2).cuda(), torch.randn(5, 4, 16, device="cuda", requires_grad=True)
+    with torch.autocast("cuda", torch.bfloat16):
+        names()
+        out, (hidden, cell) = lstm(x)
+        launched = names()
+    assert out.dtype == hidden.dtype == cell.dtype == torch.float16
+    assert launched.count("copy_") == 8 + 3, launched  # weights and biases, input, two states
+    out.float().sum().backward()
+    assert x.grad.dtype == torch.float32 and all(w.grad.dtype == torch.float32 for w in lstm.parameters())
+    with torch.autocast("cuda", torch.bfloat16):
+        assert nn.GRU(16, 32).cuda().half()(x.half())[0].dtype == torch.float16
+
+
+@probe
 def recurrent_like_an_h200():
     lstm = nn.LSTM(16, 32, 2, dropout=0.3).cuda()
     gru = nn.GRU(16, 32, 2, batch_first=True, bidirectional=True).cuda()

@@ -93,6 +93,23 @@ def density_of_masks():
 
 
 @probe
+def masks_count_what_they_select():
+    mask = W > 0
+    assert mask.sum().item() == mask.numel() and mask.sum(-1).tolist() == [64] * 4096
+    assert mask.sum(0).sum().item() == mask.numel()
+    old = unknown_values.set_policy(density=0.25)
+    assert mask.sum(-1).max().item() == 16 and mask.sum().item() == mask.numel() // 4
+    unknown_values.restore_policy(old)
+    lengths = torch.ones(8, 100, dtype=torch.long, device="cuda")
+    assert (lengths > 0).sum(-1).tolist() == [100] * 8  # known
+    labels = (W @ W.t()).argmax(-1)[:800].view(8, 100)  # CTC's lengths and what masked_select leaves agree
+    present = labels >= 0
+    scores = torch.randn(400, 8, 32, device="cuda").log_softmax(-1)
+    texts, heard = labels.masked_select(present), torch.full((8,), 400, device="cuda")
+    torch.nn.functional.ctc_loss(scores, texts, heard, present.sum(-1))
+
+
+@probe
 def unknown_integers_differ_from_known_ones():
     tokens = (W @ W.t()).argmax(-1)  # as a sampled token
     end = torch.tensor([2, 5], device="cuda")
