@@ -131,7 +131,7 @@ def _efficient(
 ) -> Tensor:
     additive = _additive(mask, query.dtype, -math.inf)
     if additive is not None:
-        additive = _aligned_mask(additive.expand(*query.shape[:3], key.shape[2]))
+        additive = _aligned_mask(additive).expand(*query.shape[:3], key.shape[2])
     return _aten._scaled_dot_product_efficient_attention.default(
         query, key, value, additive, _wants_logsumexp(query, key, value), dropout, is_causal, scale=scale
     )[0]
@@ -151,12 +151,12 @@ def _additive(mask: Tensor | None, dtype: torch.dtype, masked: float) -> Tensor 
 
 
 def _aligned_mask(mask: Tensor) -> Tensor:
-    """preprocess_mask"""
+    """preprocess_mask: before the mask is expanded over batch and heads."""
     length = mask.shape[-1]
     missing = -length % _MASK_ALIGNMENT
     if missing:
         return torch.nn.functional.pad(mask, (0, missing))[..., :length]
-    if any(stride % _MASK_ALIGNMENT for stride in mask.stride()[:3]):
+    if any(stride % _MASK_ALIGNMENT for stride in mask.stride()[:-1]):
         return mask.contiguous()
     return mask
 

@@ -150,6 +150,21 @@ def odd_head_dims_are_padded():
 
 
 @probe
+def masks_are_padded_before_they_are_expanded():
+    """preprocess_mask: a bias of one window for 256 of them stays small (Swin: 49 positions, padded to 64)."""
+    query = torch.randn(256, 16, 49, 32, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    bias = torch.randn(1, 16, 49, 49, dtype=torch.bfloat16, device="cuda")
+    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+        torch.nn.functional.scaled_dot_product_attention(query, query, query, bias)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+        kept = torch.nn.functional.scaled_dot_product_attention(query, query, query, bias)
+    outputs = kept.nbytes + 256 * 16 * 64 * 4  # and the sums of exponentials, rows padded to 32
+    assert torch.cuda.max_memory_allocated() - before < outputs + 2 * 16 * 49 * 64 * 2
+
+
+@probe
 def autocast_reaches_the_fused_kernels():
     q = torch.randn(2, 4, 64, 64, device="cuda", requires_grad=True)
     kernel_probe.names()
