@@ -1,5 +1,6 @@
 """The kernels that Megatron fuses, each one launch: scaled causal softmax (its CUDA extension), bias + GeLU and
-bias + dropout + residual (TorchScript with nvFuser). Declared in Triton, so that each costs what its bytes cost.
+bias + dropout + residual (TorchScript with nvFuser), and apex's FastLayerNorm. Declared in Triton, so that each costs what
+its bytes cost.
 """
 
 from __future__ import annotations
@@ -49,6 +50,20 @@ def dropout_backward(grads, mask, out, n: tl.constexpr):
     tl.store(out + at, tl.load(grads + at) * tl.load(mask + at))
 
 
+@triton.jit
+def layer_norm(x, weight, bias, out, n: tl.constexpr):
+    at = tl.program_id(0) * n + tl.arange(0, n)
+    tl.store(out + at, tl.load(x + at) * tl.load(weight + at) + tl.load(bias + at))
+
+
+@triton.jit
+def layer_norm_backward(grads, x, weight, out, weight_grad, bias_grad, n: tl.constexpr):
+    at = tl.program_id(0) * n + tl.arange(0, n)
+    tl.store(out + at, tl.load(grads + at) * tl.load(x + at) * tl.load(weight + at))
+    tl.store(weight_grad + at, tl.load(grads + at))
+    tl.store(bias_grad + at, tl.load(grads + at))
+
+
 _GRID, _BLOCK = (108,), 1024
 
 
@@ -73,6 +88,30 @@ class CausalSoftmax(torch.autograd.Function):
         out = torch.empty_like(grads)
         causal_softmax_backward[_GRID](_lower(grads), _lower(probs), out, n=_BLOCK)
         return out
+
+
+class FastLayerNorm(torch.nn.LayerNorm):
+    """apex.contrib.layer_norm, which Megatron-LM took for the widths that it has ('persist layer norm'): a row stays on chip,
+    so each pass reads and writes its operands once."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _FastLayerNorm.apply(x, self.weight, self.bias)
+
+
+class _FastLayerNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        out = torch.empty_like(x)
+        layer_norm[_GRID](x, weight, bias, out, n=_BLOCK)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        out, weight_grad, bias_grad = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
+        layer_norm_backward[_GRID](grads, x, weight, out, weight_grad, bias_grad, n=_BLOCK)
+        return out, weight_grad, bias_grad
 
 
 class BiasGelu(torch.autograd.Function):

@@ -30,6 +30,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--optimizer", choices=("megatron", "zero1"), default="megatron")
     parser.add_argument("--sequence-parallel", action="store_true")
     parser.add_argument("--overlap", action="store_true", help="backward collectives beside weight gradients")
+    parser.add_argument("--fast-layer-norm", action="store_true", help="apex's, as Megatron-LM; Megatron-DeepSpeed has none")
     return parser.parse_args()
 
 
@@ -43,8 +44,9 @@ class Groups:
         self.tensor = _mine(everyone.reshape(-1, tp), rank)
         self.data = _mine(everyone.transpose(1, 2).reshape(-1, self.dp), rank)
         self.pipe = _mine(everyone.permute(1, 2, 0).reshape(-1, pp), rank)
-        self.ends = _mine(everyone[[0, -1]].permute(1, 2, 0).reshape(-1, 2), rank) if pp > 1 else None
         self.model = _mine(everyone.permute(1, 0, 2).reshape(self.dp, -1), rank)
+        # Last: the names of groups made by their members alone count those before, and some ranks are at no end.
+        self.ends = _mine(everyone[[0, -1]].permute(1, 2, 0).reshape(-1, 2), rank) if pp > 1 else None
         self.is_end = rank in everyone[[0, -1]].flatten().tolist()
 
 
@@ -61,7 +63,7 @@ class Training:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.groups = options, Groups(options.tp, options.pp)
-        names = ("hidden", "heads", "layers", "seq", "vocab", "tp", "overlap")
+        names = ("hidden", "heads", "layers", "seq", "vocab", "tp", "overlap", "fast_layer_norm")
         shared = {name: getattr(options, name) for name in names}
         self.config = GptConfig(
             **shared, recompute=options.recompute, sequence_parallel=options.sequence_parallel, group=self.groups.tensor

@@ -11,14 +11,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from fused_kernels import BiasDropoutAdd, BiasGelu, CausalSoftmax
+from fused_kernels import BiasDropoutAdd, BiasGelu, CausalSoftmax, FastLayerNorm
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GptConfig:
-    """Sizes, and how the model is cut. overlap: collectives of a backward pass run beside its weight gradients."""
+    """Sizes, and how the model is cut. overlap: collectives of a backward pass run beside its weight gradients.
+    fast_layer_norm: apex's
+    kernels."""
 
     hidden: int
     heads: int
@@ -29,7 +31,11 @@ class GptConfig:
     recompute: str
     sequence_parallel: bool
     overlap: bool
+    fast_layer_norm: bool
     group: Any = field(default=None)
+
+    def norm(self, width: int) -> nn.LayerNorm:
+        return FastLayerNorm(width) if self.fast_layer_norm else nn.LayerNorm(width)
 
     @property
     def vocab_share(self) -> int:
@@ -183,9 +189,9 @@ class Mlp(nn.Module):
 class Layer(nn.Module):
     def __init__(self, config: GptConfig) -> None:
         super().__init__()
-        self.input_layernorm = nn.LayerNorm(config.hidden)
+        self.input_layernorm = config.norm(config.hidden)
         self.attention = SelfAttention(config)
-        self.post_attention_layernorm = nn.LayerNorm(config.hidden)
+        self.post_attention_layernorm = config.norm(config.hidden)
         self.mlp = Mlp(config)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -284,7 +290,7 @@ class Chunk(nn.Module):
         if is_last and not is_first:
             del self.embedding.position  # the last stage has a copy of the words alone
         self.layers = nn.ModuleList(Layer(config) for _ in range(num_layers))
-        self.final_layernorm = nn.LayerNorm(config.hidden) if is_last else None
+        self.final_layernorm = config.norm(config.hidden) if is_last else None
 
     def forward(self, x: Tensor | None, tokens: Tensor, labels: Tensor, positions: Tensor) -> Tensor:
         """The activation for the next stage, or the mean loss."""
