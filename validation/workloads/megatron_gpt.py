@@ -76,7 +76,8 @@ class Training:
         shape = (options.seq // (options.tp if options.sequence_parallel else 1), options.micro_batch, options.hidden)
         self.num_microbatches = options.global_batch // (options.micro_batch * self.groups.dp)
         scale = 65536.0 / self.num_microbatches
-        self.pipeline = Pipeline(self.groups.pipe, shape, options.chunks, scale)
+        sharers = self.groups.tensor if options.tp > 1 and not options.sequence_parallel else None
+        self.pipeline = Pipeline(self.groups.pipe, shape, options.chunks, scale, sharers)
         parameters = [p for chunk in self.chunks for p in chunk.parameters()]
         self.optimizer = (
             MegatronOptimizer(parameters, self.groups.model)

@@ -19,8 +19,7 @@ from torch.utils.checkpoint import checkpoint
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GptConfig:
     """Sizes, and how the model is cut. overlap: collectives of a backward pass run beside its weight gradients.
-    fast_layer_norm: apex's
-    kernels."""
+    fast_layer_norm: apex's kernels."""
 
     hidden: int
     heads: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,9 +15,16 @@ Forward = Callable[[int, int, "Tensor | None"], Tensor]
 
 
 class Pipeline:
-    """One rank's place: `group` holds the ranks of the pipeline in order. num_chunks: chunks of layers on each."""
+    """One rank's place: `group` holds the ranks of the pipeline in order. num_chunks: chunks of layers on each.
 
-    def __init__(self, group: Any, shape: tuple[int, ...], num_chunks: int, loss_scale: float) -> None:
+    sharers: ranks that hold the same activations (tensor parallelism); each sends its part of them to the next stage, which
+    gathers the parts (scatter_gather_tensors_in_pipeline, Narayanan et al. 2021, section 4.1).
+    """
+
+    def __init__(
+        self, group: Any, shape: tuple[int, ...], num_chunks: int, loss_scale: float, sharers: Any = None
+    ) -> None:
+        self.sharers = sharers
         self.group, self.shape, self.num_chunks, self.loss_scale = group, shape, num_chunks, loss_scale
         self.size, self.rank = dist.get_world_size(group), dist.get_rank(group)
         ranks = dist.get_process_group_ranks(group)
@@ -42,6 +50,7 @@ class Pipeline:
                  from_previous: bool = False) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
         """(from the previous stage, from the next one), sends and receives as one batch."""
         incoming = [self._buffer() if wanted else None for wanted in (from_previous, from_next)]
+        to_next, to_previous = self._part(to_next), self._part(to_previous)
         work = [
             dist.P2POp(operation, tensor, peer, self.group)
             for operation, tensor, peer in (
@@ -53,10 +62,25 @@ class Pipeline:
         for request in dist.batch_isend_irecv(work) if work else ():
             request.wait()
         torch.cuda.synchronize()  # as p2p_communication.py does behind batch_isend_irecv
-        return incoming[0], incoming[1]
+        return self._whole(incoming[0]), self._whole(incoming[1])
 
     def _buffer(self) -> Tensor:
-        return torch.empty(self.shape, dtype=torch.float16, device="cuda", requires_grad=True)
+        if self.sharers is None:
+            return torch.empty(self.shape, dtype=torch.float16, device="cuda", requires_grad=True)
+        return torch.empty(math.prod(self.shape) // self.sharers.size(), dtype=torch.float16, device="cuda")
+
+    def _part(self, tensor: Tensor | None) -> Tensor | None:
+        """What this rank sends of it."""
+        if tensor is None or self.sharers is None:
+            return tensor
+        return tensor.detach().reshape(-1).chunk(self.sharers.size())[self.sharers.rank()]
+
+    def _whole(self, part: Tensor | None) -> Tensor | None:
+        if part is None or self.sharers is None:
+            return part
+        whole = part.new_empty(math.prod(self.shape))
+        dist.all_gather_into_tensor(whole, part, group=self.sharers)
+        return whole.view(self.shape).requires_grad_()
 
     def _one_forward_one_backward(self, forward: Forward, total: int) -> None:
         is_first, is_last = self.rank == 0, self.rank == self.size - 1
