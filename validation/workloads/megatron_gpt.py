@@ -14,7 +14,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from megatron_layers import Chunk, GptConfig
+from megatron_layers import Chunk, ColumnParallel, GptConfig, RowParallel
 from megatron_optimizers import MegatronOptimizer, ZeroOneOptimizer
 from megatron_schedules import Pipeline
 from torch import Tensor
@@ -30,6 +30,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--optimizer", choices=("megatron", "zero1"), default="megatron")
     parser.add_argument("--sequence-parallel", action="store_true")
     parser.add_argument("--overlap", action="store_true", help="backward collectives beside weight gradients")
+    parser.add_argument("--fused-accumulation", action="store_true", help="products add weight gradients to fp32 ones")
     parser.add_argument("--fast-layer-norm", action="store_true", help="apex's, as Megatron-LM; Megatron-DeepSpeed has none")
     return parser.parse_args()
 
@@ -80,11 +81,17 @@ class Training:
         self.pipeline = Pipeline(self.groups.pipe, shape, options.chunks, scale, sharers)
         parameters = [p for chunk in self.chunks for p in chunk.parameters()]
         self.optimizer = (
-            MegatronOptimizer(parameters, self.groups.model)
+            MegatronOptimizer(parameters, self.groups.model, self._fused() if options.fused_accumulation else ())
             if options.optimizer == "megatron"
             else ZeroOneOptimizer(parameters, self.groups.data, dist.group.WORLD)
         )
         self.norms = [p for chunk in self.chunks for name, p in chunk.named_parameters() if "layernorm" in name]
+
+    def _fused(self) -> list[torch.nn.Parameter]:
+        """Weights of the products whose backward pass is written out."""
+        layers = [module for chunk in self.chunks for module in chunk.modules()]
+        columns = [m.weight for m in layers if isinstance(m, ColumnParallel) and self.config.tp > 1 and self.config.overlap]
+        return columns + [m.weight for m in layers if isinstance(m, RowParallel)]
 
     def batch(self) -> tuple[Tensor, Tensor, Tensor]:
         """Tokens, labels and positions of a microbatch: from tensor-parallel rank 0, as broadcast_data does."""

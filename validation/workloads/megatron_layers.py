@@ -85,6 +85,31 @@ class ReduceFromRegion(torch.autograd.Function):
         return (gather(grad, ctx.config)[0] if ctx.config.sequence_parallel else grad), None
 
 
+def weight_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> Tensor | None:
+    """The gradient of `weight` (out, in); None when the product itself adds it to the fp32 one (Megatron-LM's
+    gradient_accumulation_fusion)."""
+    left, right = grad.flatten(0, 1).t(), x.flatten(0, 1)
+    main_grad = getattr(weight, "main_grad", None)
+    if main_grad is None:
+        return torch.matmul(left, right)
+    torch.ops.aten.addmm.dtype_out(main_grad, left, right, torch.float32, out=main_grad)
+    return None
+
+
+class FusedLinear(torch.autograd.Function):
+    """x times weight, whose gradient is accumulated by its own product."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return torch.matmul(x, weight.t())
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        return torch.matmul(grad, weight), weight_gradient(grad, x, weight)
+
+
 class OverlappedLinear(torch.autograd.Function):
     """Column-parallel product whose collectives run beside the weight gradient (LinearWithGradAccumulation...)."""
 
@@ -96,7 +121,7 @@ class OverlappedLinear(torch.autograd.Function):
         return torch.matmul(whole, weight.t())
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         x, weight = ctx.saved_tensors
         config, arrived = ctx.config, None
         if config.sequence_parallel:
@@ -107,7 +132,7 @@ class OverlappedLinear(torch.autograd.Function):
             grad_x, sent = scatter_sum(grad_x, config, async_op=True)
         else:
             sent = dist.all_reduce(grad_x, group=config.group, async_op=True)
-        grad_weight = torch.matmul(grad.flatten(0, 1).t(), x.flatten(0, 1))
+        grad_weight = weight_gradient(grad, x, weight)
         sent.wait()
         return grad_x, grad_weight, None
 
@@ -141,7 +166,7 @@ class RowParallel(nn.Module):
         self.bias = nn.Parameter(torch.empty(outer))
 
     def forward(self, x: Tensor) -> Tensor:
-        out = F.linear(x, self.weight)
+        out = FusedLinear.apply(x, self.weight)
         return ReduceFromRegion.apply(out, self.config) if self.config.tp > 1 else out
 
 

@@ -13,15 +13,24 @@ _BUCKET = 500_000_000  # elements: DeepSpeed's reduce_bucket_size
 
 
 class MegatronOptimizer:
-    """Float16OptimizerWithFloat16Params: fp32 gradients are accumulated beside the fp16 ones; no data parallelism."""
+    """Float16OptimizerWithFloat16Params: fp32 gradients are accumulated beside the fp16 ones; no data parallelism.
 
-    def __init__(self, parameters: Iterable[torch.nn.Parameter], norm_group: Any) -> None:
+    fused: parameters whose gradients their products accumulate (gradient_accumulation_fusion).
+    """
+
+    def __init__(
+        self, parameters: Iterable[torch.nn.Parameter], norm_group: Any, fused: Iterable[torch.nn.Parameter] = ()
+    ) -> None:
         self.parameters, self.norm_group = list(parameters), norm_group
         self.masters = [p.detach().float().requires_grad_() for p in self.parameters]
         self.main_grads = [torch.zeros_like(m) for m in self.masters]
         self.adam = torch.optim.Adam(self.masters, lr=1e-4, fused=True)
+        accumulated = {id(parameter) for parameter in fused}
         for parameter, main_grad in zip(self.parameters, self.main_grads):
-            parameter.register_post_accumulate_grad_hook(_accumulate_into(main_grad))
+            if id(parameter) in accumulated:
+                parameter.main_grad = main_grad  # type: ignore[attr-defined]
+            else:
+                parameter.register_post_accumulate_grad_hook(_accumulate_into(main_grad))
 
     def zero_grad(self) -> None:
         torch._foreach_zero_(self.main_grads)
