@@ -17,7 +17,7 @@ _ACTIONS = (  # memory::TraceEvent::Action
     "snapshot", "oom",
 )  # fmt: skip
 _CONTEXTS = {None: 0, "state": 1, "alloc": 2, "all": 3}
-_PACKAGE_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PACKAGE_DIR = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")  # ends with a separator
 _EPOCH_US = 1_767_225_600 * 1_000_000  # virtual time 0 is 2026-01-01T00:00:00Z (docs/design.md)
 _MOST_ENTRIES = (1 << 63) - 1
 _Frames = list[dict[str, Any]]

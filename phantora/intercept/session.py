@@ -24,7 +24,7 @@ from phantora.compute.call_json import to_json
 from phantora.engine.protocol import HEADER, Frame, Kind
 
 _MAX_STACK_FRAMES = 40
-_PACKAGE_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PACKAGE_DIR = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")  # ends with a separator
 
 
 class Session:

@@ -33,8 +33,9 @@ from torch import Tensor
 
 from phantora.intercept import moe_routing, session
 
-_OWN_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_TORCH_DIR = os.path.dirname(os.path.abspath(torch.__file__))
+# With a separator at the end: torchtitan and torchvision lie beside torch.
+_OWN_DIR = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+_TORCH_DIR = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
