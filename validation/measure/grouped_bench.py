@@ -10,25 +10,13 @@ import json
 from collections.abc import Callable
 
 import torch
+from queued import mean_us
 from torch.profiler import ProfilerActivity, profile
 
 KERNELS = ((1, 3), (3, 3), (7, 7), (1, 16), (1, 32), (1, 64), (1, 128))
 PER_GROUP = (4, 8, 16, 24, 32, 48, 64, 128)
 GROUPS = (4, 16)
-
-
-def mean_us(work: Callable[[], object]) -> float:
-    for _ in range(2):
-        work()
-    torch.cuda.synchronize()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda._sleep(3_000_000)
-    begin.record()
-    for _ in range(5):
-        work()
-    end.record()
-    torch.cuda.synchronize()
-    return round(begin.elapsed_time(end) / 5 * 1e3, 1)
+_SLEEP_CYCLES = 3_000_000
 
 
 def longest_kernel(work: Callable[[], object]) -> tuple[str, int]:
@@ -60,7 +48,7 @@ def measure(groups: int, width: int, kernel: tuple[int, int], dtype: str, last: 
 
     passes = {"forward": lambda: torch.no_grad()(layer)(x), "dgrad": gradient(True, False, False), "wgrad": gradient(False, True, False)}
     for name, work in passes.items():
-        row[f"{name}_us"] = mean_us(work)
+        row[f"{name}_us"] = mean_us(work, _SLEEP_CYCLES)
         row[f"{name}_kernel"], row[f"{name}_kernels"] = longest_kernel(work)
     return row
 

@@ -13,9 +13,9 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 
 import torch
+from queued import mean_us
 
 GROUPS = (
     ("LSTM", "float32"), ("LSTM", "float16"), ("LSTM", "bfloat16"), ("GRU", "float32"), ("GRU", "float16"), ("RNN", "float32"),
@@ -23,21 +23,8 @@ GROUPS = (
 )  # fmt: skip
 UNITS = (256, 512, 1024, 2048)
 SHAPES = ((64, 64), (256, 32), (512, 16), (128, 256))  # steps, batch
+_SLEEP_CYCLES = 30_000_000
 TWO_WAYS = (512,)  # units of the layers that are measured bidirectional, too
-
-
-def mean_us(work: Callable[[], object]) -> float:
-    for _ in range(2):
-        work()
-    torch.cuda.synchronize()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda._sleep(30_000_000)
-    begin.record()
-    for _ in range(5):
-        work()
-    end.record()
-    torch.cuda.synchronize()
-    return round(begin.elapsed_time(end) / 5 * 1e3, 1)
 
 
 def measure(kind: str, dtype: str, layers: int, units: int, shape: tuple[int, int], bidirectional: bool) -> dict[str, object]:
@@ -48,8 +35,8 @@ def measure(kind: str, dtype: str, layers: int, units: int, shape: tuple[int, in
     output = module(x)[0]
     gradient = torch.randn_like(output)
     row = {"kind": kind, "dtype": dtype, "layers": layers, "hidden": units, "seq": steps, "batch": batch, "bidirectional": bidirectional}
-    row["forward_us"] = mean_us(lambda: module(x)[0])
-    row["backward_us"] = mean_us(lambda: torch.autograd.backward(output, gradient, retain_graph=True))
+    row["forward_us"] = mean_us(lambda: module(x)[0], _SLEEP_CYCLES)
+    row["backward_us"] = mean_us(lambda: torch.autograd.backward(output, gradient, retain_graph=True), _SLEEP_CYCLES)
     return row
 
 

@@ -59,8 +59,6 @@ _CHAINS = {
     ("backward", 4): _Chain(16_600.0, 6.3, 0.56, 3800.0, 0.37),
 }
 _WEIGHTS_OVER_MEMORY = 6000.0 / 4392.0  # bandwidth of the L2 cache, from which weights come, over that of memory
-
-
 _SMALL_UNITS = {"forward": 384, "backward": 256}  # torch asks for cuDNN's PERSIST_STATIC_SMALL_H
 
 
@@ -113,7 +111,7 @@ def _layers(call: OpCall, source: TensorSpec, backward: bool) -> tuple[Work, ...
     persistent = _persistent(call, source, mode, hidden, layers * directions, batch, direction)
     chain = Work(
         family=FAMILY,
-        curves=(f"rnn_chain/{direction}/{source.dtype}{f'/{persistent}' if persistent else ''}",),
+        curves=("/".join(("rnn_chain", direction, *([persistent] if persistent else ()), source.dtype)),),
         at=(steps, batch, gates, hidden, layers, directions),
         flops=2 * steps * batch * directions * gates * hidden * hidden * layers * (2 if backward else 1),
         num_kernels=layers * directions * (1 if persistent else 2 * steps),
@@ -169,7 +167,7 @@ def _product(m: int, n: int, k: int, dtype: str, backward: bool) -> Work:
 def chain_ns(curve: str, at: tuple[int, ...], roof: Roof) -> float:
     """Time of the chains `at` = (steps, batch, gates, hidden, layers, directions)."""
     steps, batch, gates, hidden, layers, directions = at
-    _, direction, dtype, *persistent = curve.split("/")
+    _, direction, *persistent, dtype = curve.split("/")
     if persistent:
         kernel = _PERSISTENT[persistent[0], direction]
         step_ns = kernel.step_ns + batch * (kernel.row_ns + kernel.row_ns_per_unit * hidden)
