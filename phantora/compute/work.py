@@ -63,13 +63,13 @@ def is_contiguous(tensor: TensorSpec) -> bool:
     return True
 
 
-def contiguous_like(tensor: TensorSpec) -> TensorSpec:
-    """`tensor` with the strides of an ordinary tensor."""
-    strides, step = [], 1
-    for size in reversed(tensor.shape):
-        strides.append(step)
-        step *= size
-    return TensorSpec(tensor.shape, tuple(reversed(strides)), tensor.dtype, tensor.device)
+def dense(shape: tuple[int, ...], dtype: str, order: tuple[int, ...] | None = None) -> TensorSpec:
+    """A dense tensor; `order` lists its dimensions from the slowest to the fastest."""
+    stride, expected = [0] * len(shape), 1
+    for dim in reversed(order or tuple(range(len(shape)))):
+        stride[dim] = expected
+        expected *= shape[dim]
+    return TensorSpec(tuple(shape), tuple(stride), dtype)
 
 
 def is_dense(tensor: TensorSpec) -> bool:

@@ -12,12 +12,13 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from phantora.intercept.session import PACKAGE_DIR
+
 _ACTIONS = (  # memory::TraceEvent::Action
     "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap",
     "snapshot", "oom",
 )  # fmt: skip
 _CONTEXTS = {None: 0, "state": 1, "alloc": 2, "all": 3}
-_PACKAGE_DIR = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")  # ends with a separator
 _EPOCH_US = 1_767_225_600 * 1_000_000  # virtual time 0 is 2026-01-01T00:00:00Z (docs/design.md)
 _MOST_ENTRIES = (1 << 63) - 1
 _Frames = list[dict[str, Any]]
@@ -114,7 +115,7 @@ def _frames_of(native: Any) -> Callable[[int], _Frames]:
             known[stack] = [
                 {"name": function, "filename": file, "line": line}
                 for file, line, function in native.describe_stack(stack)
-                if not file.startswith(_PACKAGE_DIR)
+                if not file.startswith(PACKAGE_DIR)
             ]
         return known[stack]
 

@@ -24,7 +24,8 @@ from phantora.compute.call_json import to_json
 from phantora.engine.protocol import HEADER, Frame, Kind
 
 _MAX_STACK_FRAMES = 40
-_PACKAGE_DIR = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")  # ends with a separator
+PACKAGE_DIR = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+"""Files of this package begin so; ends with a separator, or a neighbour 'phantora_x' would seem to be inside."""
 
 
 class Session:
@@ -169,7 +170,7 @@ def _format_stack(codes: list[Any], lines: list[int]) -> str:
     rows = []
     for code, line in zip(reversed(codes), reversed(lines)):
         name = code.co_filename
-        if name.startswith(_PACKAGE_DIR) or name.startswith("<frozen"):
+        if name.startswith(PACKAGE_DIR) or name.startswith("<frozen"):
             continue
         rows.append(f'  File "{name}", line {line}, in {code.co_name}')
     return "\n".join(rows) or "  (called by the autograd engine, from no Python frame)"

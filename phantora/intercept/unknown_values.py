@@ -34,7 +34,6 @@ from torch import Tensor
 from phantora.intercept import moe_routing, session
 
 # With a separator at the end: torchtitan and torchvision lie beside torch.
-_OWN_DIR = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _TORCH_DIR = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
 
 
@@ -142,7 +141,7 @@ def _caller() -> str:
     frame = sys._getframe(2)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith((_OWN_DIR, _TORCH_DIR)):
+        if not name.startswith((session.PACKAGE_DIR, _TORCH_DIR)):
             return f"{name}:{frame.f_lineno}"
         frame = frame.f_back
     return "no Python frame (autograd engine)"

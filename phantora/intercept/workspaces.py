@@ -24,9 +24,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from phantora.compute.families.rnn import walks_through_time
 from phantora.intercept.flags import GEMMS, flags_of
 from phantora.memory import convolution
-from phantora.compute.families.rnn import walks_through_time
 from phantora.memory.temporaries import attention_backward_bytes, embedding_backward_bytes, recurrent_bytes, sort_bytes
 
 native: Any = sys.modules["phantora_native"]

@@ -90,7 +90,7 @@ class Training:
     def _fused(self) -> list[torch.nn.Parameter]:
         """Weights of the products whose backward pass is written out."""
         layers = [module for chunk in self.chunks for module in chunk.modules()]
-        columns = [m.weight for m in layers if isinstance(m, ColumnParallel) and self.config.tp > 1 and self.config.overlap]
+        columns = [m.weight for m in layers if isinstance(m, ColumnParallel) and m.overlaps]
         return columns + [m.weight for m in layers if isinstance(m, RowParallel)]
 
     def batch(self) -> tuple[Tensor, Tensor, Tensor]:

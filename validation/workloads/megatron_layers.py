@@ -143,12 +143,13 @@ class ColumnParallel(nn.Module):
     def __init__(self, config: GptConfig, inner: int, outer: int, adds_bias: bool) -> None:
         super().__init__()
         self.config, self.adds_bias = config, adds_bias
+        self.overlaps = config.tp > 1 and config.overlap
         self.weight = nn.Parameter(torch.empty(outer // config.tp, inner))
         self.bias = nn.Parameter(torch.empty(outer // config.tp))
 
     def forward(self, x: Tensor) -> Tensor:
         bias = self.bias if self.adds_bias else None
-        if self.config.tp > 1 and self.config.overlap:
+        if self.overlaps:
             out = OverlappedLinear.apply(x, self.weight, self.config)
             return out if bias is None else out + bias
         if self.config.tp > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from phantora.compute.call import OpCall, TensorSpec
+from phantora.compute.work import dense
 
 Row = dict[str, Any]
 Calls = tuple[OpCall, ...]
@@ -59,15 +60,6 @@ def number(row: Row, key: str, default: int | None = None) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(f"{key} must be a whole number, not {value!r}")
     return value
-
-
-def dense(shape: tuple[int, ...], dtype: str, order: tuple[int, ...] | None = None) -> TensorSpec:
-    """A dense tensor; `order` lists its dimensions from the slowest to the fastest."""
-    stride, expected = [0] * len(shape), 1
-    for dim in reversed(order or tuple(range(len(shape)))):
-        stride[dim] = expected
-        expected *= shape[dim]
-    return TensorSpec(tuple(shape), tuple(stride), dtype)
 
 
 def image(shape: tuple[int, ...], dtype: str, row: Row) -> TensorSpec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phantora.compute.call import OpCall, TensorSpec
+from phantora.compute.call import OpCall
 from phantora.compute.families.elementwise import pointwise
 from phantora.compute.families.streaming import items, stream
 from phantora.compute.work import (
@@ -44,7 +44,7 @@ _FILLS = ("fill_", "fill", "zero_", "zeros", "ones", "full", "zeros_like", "ones
           "new_full", "new_ones",
           "arange", "range", "linspace", "logspace", "eye", "scalar_tensor", "memset", "tril_indices", "triu_indices")
 # fmt: on
-_SHUFFLES = ("flip", "rot90", "tril", "triu", "pixel_shuffle", "channel_shuffle", "col2im", "im2col")
+_SHUFFLES = ("flip", "roll", "rot90", "tril", "triu", "pixel_shuffle", "channel_shuffle", "col2im", "im2col")
 _TRANSFERS = ("memcpy_h2d", "memcpy_d2h", "memcpy_p2p")
 NAMES = _COPIES + _JOINS + _FILLS + _TRANSFERS
 
@@ -81,11 +81,10 @@ def _copy(call: OpCall, name: str) -> tuple[Work, ...]:
         kind = "memcpy_h2d" if sources[0].device == "cpu" else "memcpy_d2h"
         return (transfer(kind, min(nbytes(sources[0]), nbytes(targets[0])), pinned=bool(flag(call, "pinned", False))),)
     source, target = sources[0], targets[0]
-    if name == "roll":
-        return _roll(call, source, target)
     if name in _SHUFFLES or numel(source) != numel(target):  # padding, repetition, a slice written into zeros
         moved = nbytes(source) + nbytes(target)
-        return (items(FAMILY, name, numel(target), moved, op=str(item_bytes(target.dtype)), like="offsets-2d-1"),)
+        one = items(FAMILY, name, numel(target), moved, op=str(item_bytes(target.dtype)), like="offsets-2d-1")
+        return (one,) * _num_passes(call, name)
     work = pointwise(FAMILY, "clone", [source], [target])
     if work.curves[0].startswith(("stream/", "items/cast/")) and source.dtype != target.dtype:
         return (stream(FAMILY, (f"{source.dtype}-{target.dtype}", "bfloat16-float32"), target.dtype, work.bytes),)
@@ -94,12 +93,10 @@ def _copy(call: OpCall, name: str) -> tuple[Work, ...]:
     return (work,)
 
 
-def _roll(call: OpCall, source: TensorSpec, target: TensorSpec) -> tuple[Work, ...]:
-    """A kernel for each dimension (roll_common of native/TensorTransformations.h)."""
-    dims = call.arg("dims")
-    kernels = max(len(dims), 1) if isinstance(dims, tuple) else 1
-    moved = nbytes(source) + nbytes(target)
-    return (items(FAMILY, "roll", numel(target), moved, op=str(item_bytes(target.dtype)), like="offsets-2d-1"),) * kernels
+def _num_passes(call: OpCall, name: str) -> int:
+    """roll takes a kernel for each dimension (roll_common of native/TensorTransformations.h)."""
+    dims = call.arg("dims") if name == "roll" else None
+    return max(len(dims), 1) if isinstance(dims, tuple) else 1
 
 
 def _join(call: OpCall) -> tuple[Work, ...]:

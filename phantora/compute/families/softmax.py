@@ -7,7 +7,7 @@ from dataclasses import replace
 from phantora.compute.call import OpCall, TensorSpec
 from phantora.compute.families.elementwise import pointwise
 from phantora.compute.families.streaming import items, rows, stream
-from phantora.compute.work import Work, base_name, contiguous_like, first_tensor, is_contiguous, item_bytes, nbytes, numel, read, written
+from phantora.compute.work import Work, base_name, dense, first_tensor, is_contiguous, item_bytes, nbytes, numel, read, written
 
 FAMILY = "softmax"
 LOSS_FAMILY = "loss"
@@ -78,7 +78,7 @@ def _softmax(call: OpCall, name: str) -> tuple[Work, ...]:
 
 def _to_contiguous(tensor: TensorSpec) -> Work:
     """What SoftMax.cu makes of an input with other strides first."""
-    return pointwise(FAMILY, "clone", [tensor], [contiguous_like(tensor)])
+    return pointwise(FAMILY, "clone", [tensor], [dense(tensor.shape, tensor.dtype)])
 
 
 def _nll(call: OpCall, name: str) -> tuple[Work, ...]:
